@@ -91,13 +91,6 @@ def ceilings_table() -> Iterator[str]:
             results = {v.name: drawn(dice, v, False) for v in group.variants}
             found = ceilings.evaluate(group.sought, results, device.limits, {})
             yield f"  {text_of(found)}"
-        figures = {"low": 3.9e12, "high": 4.5e12}
-        measured = {
-            mix + ceilings.MEASURED: {"value": 4e12 + 1e11 * n, "title": mix, **figures}
-            for n, mix in enumerate(ceilings.MIXES)
-        }
-        for share in (0.0, 0.2, 1 / 3, 0.5, 0.6, 2 / 3, 0.9, 1.0):
-            yield f"  {share:.3g} {text_of(ceilings.mixed_ceiling(measured, share))}"
         yield text_of(ceilings.stated_ceilings(device))
 
 

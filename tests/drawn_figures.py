@@ -22,7 +22,16 @@ from workbench.code.code_pair import CodePair
 from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals
-from workbench.data.record import Comparison, Failure, Outcome, Ratio, Record, Run, Verdict
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Outcome,
+    Ratio,
+    Record,
+    Run,
+    Series,
+    Verdict,
+)
 from workbench.data.verdict import holm_verdicts
 from workbench.reports import calibration, compare, figure, run_index, versions
 from workbench.reports.experiment import _untold as untold
@@ -31,9 +40,9 @@ from workbench.reports.figures import (
     code,
     curve,
     curve_data,
-    experiment,
+    drawing,
     history,
-    roofline,
+    scene,
     sweep,
     trace,
 )
@@ -51,7 +60,7 @@ def ticks() -> Rows:
     sizes = (1, 768, 16_383, 16_384, 16_385, 17_408, 1 << 20, 3 << 20, 99_999, 100_001, 1_500_000)
     yield text_of([curve.size_text(size) for size in sizes])
     values = (0.5, 200, 9999, 1e4, 12_500, 1e6, 2.5e6, 1e9, 3e10, 1e12, -2e12, 0)
-    yield text_of([experiment.plain(value) for value in values])
+    yield text_of([drawing.plain(value) for value in values])
     yield text_of([trace.tick_step(n) for n in (1, 1.01, 2, 5, 9.9, 10, 10.1, 25, 70, 1234)])
     yield text_of(
         [trace._scale(n) for n in (0, 1, 1999, 2000, 2001, 1_999_999, 2 * 10**6, 2 * 10**9)]
@@ -61,10 +70,10 @@ def ticks() -> Rows:
     ratios = [n + d for n in sweep.HEAT_STEPS for d in (-1e-9, 0, 1e-9)]
     yield text_of([sweep.heat_step(ratio) for ratio in ratios])
     yield text_of([sweep.jitter(n) for n in range(8)])
-    yield text_of([roofline.mark_of(n) for n in range(18)])
+    yield text_of([scene.mark_of(n) for n in range(18)])
     impls = [f"impl{n}" for n in range(14)] + [f"library{n}" for n in range(6)]
     yield text_of(sweep.marks_of(impls, impls[14:]))
-    yield text_of([sweep.marker_of(mark) for mark in (*sweep.MARKS, *sweep.LIBRARY_MARKS)])
+    yield text_of([drawing.marker_of(mark) for mark in (*drawing.MARKS, *drawing.LIBRARY_MARKS)])
     unit = SimpleNamespace(time=lambda s: s)
     times = (9.999e3, 1e4, 1.01e4, 99.9, 100.0, 100.1, 0.999, 1.0, 1.01, 0.0)
     yield text_of([sweep.Board.text(unit, t) for t in (*times, None)])  # type: ignore[arg-type]
@@ -122,9 +131,11 @@ def calibrations() -> Rows:
         ]  # fmt: skip
         yield calibration.sentence(known, parts)  # type: ignore[arg-type]
         for part in parts:
-            yield f"  {text_of(calibration.cells(part))} {text_of(part.plain)}"
-            yield from (f"    {line}" for line in calibration.held_lines(part.held))
-            yield f"    {text_of(calibration.points(part.held))}"
+            cells = [cell(part) for _, cell in calibration.KERNELS]
+            yield f"  {text_of(cells)} {text_of(part.plain)}"
+            for held in part.held:
+                yield f"    {text_of([cell(held) for _, cell in calibration.SIZES])}"
+            yield f"    {text_of(calibration.ratios(part.held, 'chosen_s'))}"
 
 
 def pairs_of(dice: random.Random, count: int) -> list[CodePair]:
@@ -302,7 +313,7 @@ def scales() -> Rows:
     yield f"{ax.get_yscale()} {text_of(ax.get_ylim())}"
     for last in (8190, 8191, 8192, 16_384):
         sizes = (1024, 2048, last)
-        line = curve.RateLine("a", sizes, (1.0, 2.0, 3.0))
+        line = Series("a", sizes, (1.0, 2.0, 3.0))
         ax = curve.curve_figure(curve.Curve("N", "bf16", "GB/s", (line,))).axes[0]
         yield f"{last} {ax.get_xscale()} {[t.get_text() for t in ax.get_xticklabels()]}"
     failures = [Failure(record.case, "f", run.id, synthetic.AT, "check", reason)

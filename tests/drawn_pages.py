@@ -30,9 +30,8 @@ from workbench.commands.traces import as_run
 from workbench.data.database import open_history
 from workbench.data.record import Chart, Failure, Measured, Outcome, Record, Run, Series
 from workbench.reports.figures import roofline_points
-from workbench.reports.figures.calibration import HeldPoint, regrets
-from workbench.reports.figures.curve import Curve, RateLine, curve_svg
-from workbench.reports.figures.experiment import chart
+from workbench.reports.figures.calibration import regrets
+from workbench.reports.figures.curve import Curve, chart, curve_svg
 from workbench.reports.figures.paper import paper
 from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, sheet_of
 from workbench.reports.history_site import file_of
@@ -243,21 +242,23 @@ def curve_of(unit: str, count: int) -> str:
     """Return a curve of many Impls and libraries, measured and predicted."""
     xs = tuple(1024 * n for n in range(1, count))
     lines = [
-        RateLine(f"impl {n} of a name that is long", xs, tuple((n + 1.0) * x for x in xs),
-                 tuple((n + 0.9) * x for x in xs) if n % 2 else (),
-                 tuple((n + 1.2) * x for x in xs) if n % 2 else (), n % 3 > 0, n > 5)
+        Series(f"impl {n} of a name that is long", xs, tuple((n + 1.0) * x for x in xs),
+               tuple((n + 0.9) * x for x in xs) if n % 2 else (),
+               tuple((n + 1.2) * x for x in xs) if n % 2 else (),
+               "measured" if n % 3 else "predicted")
         for n in range(12)
     ]  # fmt: skip
-    bound = RateLine("roofline bound:\nDRAM", xs, tuple(20.0 * x for x in xs))
-    return curve_svg(Curve("N", "M=4096, bf16", unit, tuple(lines), bound), "c")
+    bound = Series("roofline bound:\nDRAM", xs, tuple(20.0 * x for x in xs))
+    libraries = frozenset(line.name for line in lines[6:])
+    return curve_svg(Curve("N", "M=4096, bf16", unit, tuple(lines), bound, libraries), "c")
 
 
 def held_figure() -> str:
     """Return the figure of a calibration of two kernels."""
-    points = [HeldPoint(f"M={n}", *pair) for n, pair in
-              enumerate(((1.0, 1.5), (1.1, None), (None, 3.0), (2.0, 4.0)))]  # fmt: skip
-    assert regrets([("none", [HeldPoint("M=1", None, None)])], "h") is None
-    return str(regrets([("matmul in bf16", points), ("copy in fp32", points[:2])], "h"))
+    chosen, defaults = (1.0, 1.1, 2.0), (1.5, 3.0, 4.0)
+    assert regrets([("none", [], [])], "h") is None
+    return str(regrets([("matmul in bf16", chosen, defaults),
+                        ("copy in fp32", chosen[:2], defaults[:1])], "h"))  # fmt: skip
 
 
 def code_page(*words: str) -> str:

@@ -21,9 +21,11 @@ from workbench.data.selection import config_key
 from workbench.reports import ceilings, findings
 from workbench.reports import roofline as page
 from workbench.reports.figures import ceilings as bars
-from workbench.reports.figures import energy, limit_lines, roofline, strip, sweep
+from workbench.reports.figures import energy, limit_lines, roofline, sweep
 from workbench.reports.figures.profiled_traffic import Traffic
 from workbench.reports.figures.roofline_points import Arrow, RunWithOutcomes, Sheet, sheet_of
+from workbench.reports.figures.room import Room
+from workbench.reports.figures.scene import scene_of
 
 Rows = Iterator[str]
 DICE = 41
@@ -66,7 +68,7 @@ def drawn(call: Callable[..., Any], *arguments: Any, **more: Any) -> list[str]:
         return "drawn"
 
     with ExitStack() as stack:
-        for module in (bars, energy, limit_lines, roofline, strip, sweep):
+        for module in (bars, energy, limit_lines, roofline, sweep):
             stack.enter_context(patch.object(module, "figure_svg", keep))
         result = call(*arguments, **more)
     return seen if result == "drawn" else [f"  {result}"]
@@ -374,7 +376,7 @@ def sheets() -> Iterator[tuple[str, Sheet]]:
 def rooflines() -> Rows:
     """Yield what a page of rooflines says and draws."""
     for name, sheet in sheets():
-        scene = roofline.scene_of(sheet)
+        scene = scene_of(sheet)
         yield f"{name}: {page.sentence(sheet)}"
         for part in (
             page._scope,
@@ -384,7 +386,7 @@ def rooflines() -> Rows:
             page._protocols,
         ):
             yield f"  {text_of(part(sheet))}"  # type: ignore[operator]
-        yield f"  {text_of(page._switches(scene))} {text_of(page._marks(scene))}"
+        yield f"  {text_of(page._switches(scene))} {text_of(scene.looks())}"
         heads = page._heads(sheet)
         yield f"  {[(h.name, h.css, h.falls) for h in heads]}"
         for n, point in enumerate(sheet.points):
@@ -392,24 +394,24 @@ def rooflines() -> Rows:
         if scene.placed:
             yield from drawn(roofline.chart, scene, "roof")
         if scene.strip:
-            yield from drawn(strip.strip, scene, "strip")
+            yield from drawn(roofline.strip, scene, "strip")
 
 
 def rooms() -> Rows:
     """Yield the places that are left for texts beside points, lines and rings."""
     dice = random.Random(DICE)
     for number in range(60):
-        room = roofline.Room(300, 200, *((10, 20) if number % 2 else (0, 0)))
+        room = Room(300, 200, *((10, 20) if number % 2 else (0, 0)))
         room.dots = [(dice.randrange(320), dice.randrange(220)) for _ in range(number % 7 * 3)]
         start, end = ((dice.randrange(300), dice.randrange(200)) for _ in range(2))
         if number % 3:
-            room.cross(*start, *end)
+            room.cross(start, end)
         else:
             room.ring(start, end)
         yield text_of((room.dots, room.along[:4], room.along[-1:]))
         for at in range(5):
             x, y = dice.choice((0, 40, 150, 295)), dice.choice((5, 100, 195))
-            spot = room.find(x, y, "text " * at, dice.choice((6, 8, 12)), dice.random() < 0.5)
+            spot = room.find((x, y), "text " * at, dice.choice((6, 8, 12)), dice.random() < 0.5)
             yield f"  {x} {y} {text_of(spot)}"
             if spot and at == 2:
                 room.take(*spot, "taken")

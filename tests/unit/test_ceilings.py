@@ -25,10 +25,8 @@ from workbench.data.record import Failure, Record, Run
 from workbench.device.hardware import DEVICES
 from workbench.experiments.analysis import ceilings
 from workbench.experiments.analysis.ceilings import (
-    MIXES,
     groups_of,
     measured_ceilings,
-    mixed_ceiling,
     stated_ceilings,
     stream_elements,
     usable,
@@ -406,54 +404,6 @@ def test_every_stated_ceiling_has_a_source_and_none_is_measured(device):
     assert {"dram", "cache"} <= set(result) and usable(result) == {}
     assert all(c["source"] and c["value"] > 0 for c in result.values())
     assert {n[8:] for n in result if n.startswith("compute_")} == set(device.peaks)
-
-
-# The mix of reads and writes
-
-RATE = st.floats(1e11, 1e13)
-
-
-def measured(values):
-    return {
-        f"{name}_measured": {"value": v, "low": 0.9 * v, "high": 1.1 * v, "title": name}
-        for name, v in zip(MIXES, values, strict=False)
-    }
-
-
-@given(st.lists(RATE, min_size=1, max_size=4), st.floats(0, 1))
-def test_a_mix_lies_between_its_neighbours(values, share):
-    result = mixed_ceiling(measured(values), share)
-    assert min(values) * (1 - 1e-9) <= result["value"] <= max(values) * (1 + 1e-9)
-    assert result["low"] <= result["value"] <= result["high"] and result["kind"] == "computed"
-
-
-@given(st.lists(RATE, min_size=4, max_size=4))
-def test_a_measured_mix_is_itself(values):
-    for share, value in zip(MIXES.values(), values, strict=True):
-        assert mixed_ceiling(measured(values), share)["value"] == pytest.approx(value)
-
-
-def test_time_adds_up_between_two_mixes():
-    """Half the bytes at 4 TB/s and half at 2 take three quarters of a second a 2 TB: 2.67."""
-    result = mixed_ceiling({k: v for k, v in measured([2e12, 1e12, 1e12, 4e12]).items()
-                   if "copy" not in k and "triad" not in k}, 0.5)  # fmt: skip
-    assert result["value"] == pytest.approx(8e12 / 3)
-
-
-def test_a_mix_of_nothing_is_none_and_a_failed_one_does_not_count():
-    assert mixed_ceiling({}, 0.5) is None
-    result = measured([1e12, 2e12, 4e12, 4e12])
-    result["dram_copy_measured"]["failed"] = True
-    assert mixed_ceiling(result, 0.5)["value"] != pytest.approx(2e12)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        mixed_ceiling(result, 1.5)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "share"), [("copy", 1 / 2), ("triad", 2 / 3), ("read_only", 4096 / 4097)]
-)
-def test_the_share_of_reads_follows_from_inputs_and_outputs(kernel, share):
-    assert ceilings.read_share(kernel, {"N": 4096}, "bf16") == pytest.approx(share)
 
 
 # The page

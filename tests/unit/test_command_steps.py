@@ -1,6 +1,7 @@
 """Steps of commands with fakes that record calls: what they start, keep, ask and leave, by hand."""
 
 import io
+import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -127,8 +128,9 @@ def test_what_is_left_out_of_an_export_is_counted():
 
 
 def test_columns_that_are_empty_are_left_out():
-    assert notebook.nonempty_columns("abc", [("1", "", ""), ("", "", "3")]) == [0, 2]
-    assert notebook.nonempty_columns("abc", []) == []
+    table = ["aa", "bb", "cc"], [("1", "", ""), ("", "", "3")]
+    html = notebook.card("kind", False, "sentence", table)
+    assert re.findall(r"<th[^>]*>(\w+)", html) == ["aa", "cc"]
 
 
 def test_outcomes_are_by_phase_and_time_with_their_intervals():

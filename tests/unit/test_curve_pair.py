@@ -7,7 +7,7 @@ import synthetic
 
 from workbench.data.record import Record
 from workbench.reports.figures.curve import TIME_UNIT
-from workbench.reports.figures.curve_pair import paired_curves
+from workbench.reports.figures.curve_data import paired_curves
 
 pytestmark = pytest.mark.unit
 

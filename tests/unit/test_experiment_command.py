@@ -30,8 +30,8 @@ from workbench.reports.experiment import (
     show,
     variant_row,
 )
-from workbench.reports.figures import experiment as drawing
-from workbench.reports.figures.experiment import _name
+from workbench.reports.figures import curve as drawing
+from workbench.reports.figures.rows import _name
 
 AT = "2026-11-21T09:30:00.000+00:00"
 

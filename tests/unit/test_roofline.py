@@ -11,6 +11,7 @@ import pytest
 import synthetic
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
 
 from workbench.data.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
 from workbench.data.units import duration, quantity
@@ -24,7 +25,8 @@ from workbench.device.ceilings import (
     diagnose,
     stem_of,
 )
-from workbench.reports.figures import paper, roofline
+from workbench.reports import figure
+from workbench.reports.figures import paper
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
     RunWithOutcomes,
@@ -34,6 +36,18 @@ from workbench.reports.figures.roofline_points import (
     json_text,
     rows,
     sheet_of,
+)
+from workbench.reports.figures.room import Room
+from workbench.reports.figures.scene import scene_of
+from workbench.reports.figures.shapes import (
+    Label,
+    PointMark,
+    Ring,
+    ShapeGroup,
+    inks,
+    paint,
+    segment,
+    svg,
 )
 from workbench.reports.roofline import page
 
@@ -541,10 +555,10 @@ def test_ceilings_of_dtypes_that_nothing_computes_in_are_off():
 @given(st.lists(st.tuples(st.floats(0, 700), st.floats(0, 500), st.text("abc_", min_size=1,
                 max_size=18)), max_size=25))  # fmt: skip
 def test_words_never_lie_over_one_another(wanted):
-    room = roofline.Room(700, 500, 0, 0)
+    room = Room(700, 500, 0, 0)
     room.dots = [(x, y) for x, y, _ in wanted]
     for x, y, text in wanted:
-        room.find(x, y, text, far=True)
+        room.find((x, y), text, far=True)
     for n, box in enumerate(room.taken):
         assert box[0] >= 0 and box[2] <= 700 and box[1] >= 0 and box[3] <= 500
         for other in room.taken[:n]:
@@ -558,7 +572,7 @@ def test_every_point_lies_within_the_axes(wanted):
     run = run_of()
     created = [replace(record(run, f"k{n}", time_s=t), flops=f, bytes=b)
             for n, (f, b, t) in enumerate(wanted)]  # fmt: skip
-    scene = roofline.scene_of(sheet_of([RunWithOutcomes(run, created)]))
+    scene = scene_of(sheet_of([RunWithOutcomes(run, created)]))
     for n in scene.placed:
         point = scene.sheet.points[n]
         assert scene.x[0] < point.load.intensity < scene.x[1]
@@ -578,13 +592,34 @@ def test_a_figure_is_a_column_wide_and_the_same_each_time():
 def test_a_figure_has_the_light_colours_of_the_page():
     folder = Path(paper.__file__).parents[1]
     css = (folder / "sweep.css").read_text() + (folder / "roofline.css").read_text()
-    for name, value in paper.INK.items():
-        assert re.search(rf"--{name}: (#\w+)", css)[1] == value
+    for name, ink in (("ink", "ink"), ("warn", "warn"), ("l-shared", "roof-shared"),
+                      ("i2", "impl-2"), ("d3", "impl-3")):  # fmt: skip
+        assert re.search(rf"--{ink}: (#\w+)", css)[1] == inks()[name]
+
+
+def test_shapes_are_the_same_on_a_page_and_in_a_paper():
+    line = segment((0, 0), (10, 5), look="roof stated")
+    marks = ShapeGroup("D0", [PointMark((3, 4), "square", 1.0, 7), Ring((1, 2), 4, "r")], "i1 p")
+    hidden = ShapeGroup("D1", [Label((0, 0), "<no>")], "d0", off=True)
+    shapes = [ShapeGroup("D0", [line], "l-dram"), marks, hidden]
+    text = svg(shapes)
+    assert '<g data-t="D0" class="l-dram"><path class="roof stated" d="M0 0L10 5"/></g>' in text
+    assert 'href="#k-square" x="3" y="4"' in text and 'data-r="7"' in text
+    assert '<g data-t="D1" class="d0" style="display:none"><text x="0" y="0">&lt;no&gt;' in text
+    fig = figure(100, 50)
+    paint(fig, shapes, 0.5)
+    drawn, square, ring = fig.get_children()[1:]
+    assert to_hex(drawn.get_edgecolor()) == inks()["l-dram"] and not drawn.get_fill()
+    assert drawn.get_linewidth() == 0.8 and drawn.get_linestyle() != "-"
+    assert to_hex(square.get_color()) == inks()["i1"] and square.get_markerfacecolor() == "none"
+    assert (square.get_marker(), square.get_markersize()) == ("s", 4.2)
+    assert (ring.get_marker(), ring.get_markersize()) == ("o", 4.0)
+    assert drawn.get_transform().transform((10, 5)) == pytest.approx((5, 47.5))
 
 
 def test_a_text_may_touch_the_edges_of_its_room():
     """From 10 to 110 and 20 to 70, with 2 px at the left."""
-    room = roofline.Room(100, 50, 10, 20)
+    room = Room(100, 50, 10, 20)
     assert not room._outside((12, 20, 110, 70))
     beyond = ((11.9, 20, 110, 70), (12, 19.9, 110, 70), (12, 20, 110.1, 70), (12, 20, 110, 70.1))
     assert all(map(room._outside, beyond))

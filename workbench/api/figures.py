@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Finding, Measured, Outcome, Profile, Record, Run
+from workbench.data.record import Finding, Outcome, Profile, Record, Run
 from workbench.data.units import quantity, text_of, unit_of
 from workbench.device.ceilings import origin_of
 from workbench.device.error_band import expected_s, factor_words
 from workbench.reports import colour, figure
-from workbench.reports.figures.curve import curve_figure
+from workbench.reports.figures.curve import chart_figure, curve_figure
 from workbench.reports.figures.curve_data import curves_of
-from workbench.reports.figures.drawing import MARKERS, SMALL, axes, name_rows, note_row
-from workbench.reports.figures.experiment import chart_figure, plain
+from workbench.reports.figures.drawing import (
+    MARKS,
+    axes,
+    legend_beside,
+    log_ticks,
+    marker_of,
+    short_name,
+)
+from workbench.reports.figures.rows import ValueRow, rows_figure, time_row
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from matplotlib.figure import Figure
 
-LINE = 24  # px between rows
 MOST_ROWS = 24  # of a figure of rows
 NARROW = 4.0  # times within this factor of each other stand on a linear axis
-
-
-@dataclass(frozen=True)
-class ValueRow:
-    """A number in a row of its own; `low` and `high` are the ends of its interval."""
-
-    name: str
-    value: float
-    text: str
-    measured: bool = True
-    low: float | None = None
-    high: float | None = None
-    group: int = 0  # rows of one group have one colour
 
 
 def notebook_figure(fig: Figure, inks: Mapping[str, str]) -> Figure:
@@ -67,7 +60,9 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     ax = axes(fig, 76, 14, 560, 270, "y")
     impls = list(dict.fromkeys(r.case.impl for r in own))
     for n, impl in enumerate(impls):
-        _draw_impl(ax, [(at, r) for at, r in enumerate(own, 1) if r.case.impl == impl], n, scale)
+        places = [at for at, r in enumerate(own, 1) if r.case.impl == impl]
+        ys = [own[at - 1].time_s / scale for at in places]
+        _points(ax, places, ys, n, impl, own[places[0] - 1].is_measured)
     libraries = [r for r in latest.values() if r.case.is_baseline]
     for record, style in zip(libraries, cycle(("-", "--", ":"))):
         look = {"color": colour("muted"), "linewidth": 1, "linestyle": style}
@@ -78,19 +73,16 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     error = "" if own[0].is_measured else f"; {factor_words(own)}"
     ax.set(xlabel=f"configs, fastest first{error}", ylabel=f"time of one call, {unit}, {kind}")
     ax.set_ylim(0, min(max(r.time_s for r in own), 4 * own[0].time_s) / scale * 1.06)
-    look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
+    legend_beside(ax)
     return fig
 
 
-def _draw_impl(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: float) -> None:
-    ink, record = colour(f"impl-{n % 4}"), places[0][1]
-    look: dict[str, Any] = {"linestyle": "", "markersize": 5, "color": ink}
-    look["label"] = record.case.impl
-    face = ink if record.is_measured else "none"
-    ys = [r.time_s / scale for _, r in places]
-    look |= {"marker": MARKERS[n % len(MARKERS)], "markerfacecolor": face}
-    ax.plot([at for at, _ in places], ys, **look)
+def _points(
+    ax: Any, xs: Sequence[Any], ys: Sequence[float], n: int, label: str, measured: bool
+) -> None:
+    ink = colour(f"impl-{n % 4}")
+    look = {"linestyle": "", "marker": marker_of(MARKS[n % len(MARKS)]), "markersize": 5}
+    ax.plot(xs, ys, color=ink, markerfacecolor=ink if measured else "none", label=label, **look)
 
 
 def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -> None:
@@ -131,14 +123,8 @@ def times_figure(records: Sequence[Record]) -> Figure | None:
 
 
 def _time_bar(record: Record, scale: float, group: int, several: bool) -> ValueRow:
-    timing, tilde = record.timing, "" if record.is_measured else "~"
-    text = f"{tilde}{text_of(record.time_s, scale)}"
-    ends = (timing.low_s, timing.high_s) if isinstance(timing, Measured) else timing.interval_s
-    ends = ends or expected_s(record)
-    low, high = (None, None) if ends is None else (ends[0] / scale, ends[1] / scale)
-    value = record.time_s / scale
     name = f"{record.case.kernel}: {record.case.label}" if several else record.case.label
-    return ValueRow(name, value, text, record.is_measured, low, high, group)
+    return time_row(name, record, scale, group, expected_s(record))
 
 
 def finding_figure(findings: Sequence[Finding], records: Sequence[Record]) -> Figure | None:
@@ -191,23 +177,19 @@ def history_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
         for kind in ("measured", "predicted"):
             some = [row for row in timed if (row["kernel"], row["kind"]) == (name, kind)]
             if some:
-                ink = colour(f"impl-{n}")
-                look = {"linestyle": "", "marker": MARKERS[n], "markersize": 5, "color": ink}
-                look |= {"markerfacecolor": ink if kind == "measured" else "none"}
                 xs = [datetime.fromisoformat(row["at"]) for row in some]
                 ys = [row["time_s"] / scale for row in some]
-                ax.plot(xs, ys, label=f"{name}, {kind}", **look)
+                _points(ax, xs, ys, n, f"{name}, {kind}", kind == "measured")
     times = [row["time_s"] / scale for row in timed]
     is_log = max(times) > NARROW * min(times)
     ax.set(ylabel=f"time of one call, {unit}{' (log)' if is_log else ''}")
     if is_log:
         ax.set_yscale("log")
-        _plain_log(ax.yaxis)
+        log_ticks(ax.yaxis, *ax.get_ylim())
     else:
         ax.set_ylim(0, 1.15 * max(times))
     _dates(ax, [datetime.fromisoformat(row["at"]) for row in timed])
-    look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
+    legend_beside(ax)
     return fig
 
 
@@ -224,40 +206,10 @@ def _dates(ax: Any, times: Sequence[datetime]) -> None:
 
 
 def bars_figure(bars: Sequence[ValueRow], x_label: str, log: bool = False) -> Figure | None:
-    """Return numbers in rows: filled points if measured, else hollow; with their intervals."""
+    """Return the first numbers in rows; None where there are none."""
     if not bars:
         return None
-    left_out, bars = max(0, len(bars) - MOST_ROWS), bars[:MOST_ROWS]
-    fig = figure(820, 8 + LINE * len(bars) + 52)
-    ax = axes(fig, 300, 8, 420, LINE * len(bars), "x")
+    left_out = max(0, len(bars) - MOST_ROWS)
+    shown = [replace(bar, name=short_name(bar.name, 46)) for bar in bars[:MOST_ROWS]]
     more = f"; {left_out} more rows in the table" if left_out else ""
-    ax.set(ylim=(len(bars) - 0.5, -0.5), xlabel=f"{x_label}{more}")
-    if log:
-        low, high = min(b.value for b in bars), max(b.value for b in bars)
-        ax.set(xscale="log", xlim=(low / 2, high * 2))
-        _plain_log(ax.xaxis)
-    else:
-        ax.set_xlim(0, 1.05 * max(bar.high or bar.value for bar in bars))
-    name_rows(ax, range(len(bars)), [_short(bar.name) for bar in bars])
-    for row, bar in enumerate(bars):
-        ink = colour(f"impl-{bar.group % 4}")
-        face = ink if bar.measured else "none"
-        if bar.low is not None and bar.high is not None:
-            ax.plot([bar.low, bar.high], [row, row], color=ink, linewidth=2)
-        ax.plot([bar.value], [row], marker="o", markersize=7, color=ink, markerfacecolor=face)
-        note_row(ax, row, bar.text)
-    return fig
-
-
-def _plain_log(axis: Any) -> None:
-    """Write the powers of ten of a logarithmic axis as numbers, and of a short one 2 and 5 times
-    them, too."""
-    low, high = axis.get_view_interval()
-    if high < 100 * low:
-        axis.get_major_locator().set_params(subs=(1, 2, 5))
-    axis.set_major_formatter(lambda value, _: plain(value))
-    axis.set_minor_formatter(lambda value, _: "")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 46 else name[:45] + "…"
+    return rows_figure(shown, f"{x_label}{more}", 300, 430, log)

@@ -36,7 +36,7 @@ def card(
     """Return a block: how the numbers were obtained, the answer, a figure and a table. Colours
     follow the notebook's theme, or else the system's."""
     heads, rows = table
-    shown = nonempty_columns(heads, rows)
+    shown = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     prefix = f"wb{next(_NUMBERS)}"
     light, dark = palettes()
     return render(
@@ -53,8 +53,3 @@ def card(
         more=max(0, len(rows) - ROWS_SHOWN),
         page=page,
     )
-
-
-def nonempty_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the indices of columns that are not empty."""
-    return [n for n in range(len(heads)) if any(row[n] for row in rows)]

@@ -364,7 +364,7 @@ def _sizes(run: Run, options: CompareOptions) -> Mapping[str, int]:
 
 def _stored_page(options: CompareOptions, stored: StoredRuns, lines: Sequence[str]) -> Path:
     from workbench.reports.compare import page
-    from workbench.reports.figures.curve_pair import paired_curves
+    from workbench.reports.figures.curve_data import paired_curves
 
     run = replace(
         stored.last,

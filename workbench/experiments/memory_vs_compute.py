@@ -411,7 +411,12 @@ def _refusal(reasons: Sequence[str], rows: Sequence[Evidence]) -> Analysis:
 def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> Analysis:
     shares = shares_of(times)
     word, *others = words_of(shares)
-    caveats = [*_start_caveats(shares), *caveats]
+    if shares.grid.value >= STARTED:  # both parts hold the start of the programs
+        start = (
+            f"Starting as many programs that do nothing takes {_percent(shares.grid)} of its time"
+        )
+        rest = "which both parts hold: so much of them is neither traffic nor arithmetic."
+        caveats = [f"{start}, {rest}", *caveats]
     text = f"Its memory traffic alone takes {_percent(shares.traffic)} of its time, its arithmetic "
     text += f"alone {_percent(shares.arithmetic)}"
     if shares.launch.value >= LAUNCH or shares.grid.value >= NEAR:
@@ -426,16 +431,6 @@ def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> 
         word = "undecided"
     rows = [*rows, *_share_rows(shares, times)]
     return Analysis(word, f"{text}. {last}", rows, (), (*caveats, GUIDE))
-
-
-def _start_caveats(shares: Shares) -> list[str]:
-    """Return a caveat on the start of the programs, which both parts contain."""
-    if shares.grid.value < STARTED:
-        return []
-    return [
-        f"Starting as many programs that do nothing takes {_percent(shares.grid)} of its time, "
-        "which both parts hold: so much of them is neither traffic nor arithmetic."
-    ]
 
 
 def _percent(span: Span) -> str:

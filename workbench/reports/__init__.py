@@ -209,11 +209,12 @@ def figure_svg(fig: Figure, prefix: str, title: str = "", overlay: str = "") -> 
     )
 
 
-def place(axes: Any, x: float, y: float) -> tuple[float, float]:
-    """Return the coordinates, in px, of a data point in the SVG of `figure_svg`. The limits and
-    scales of the axes must be set before."""
+def place(axes: Any, x: float, y: float, scale: float = 1.0) -> tuple[float, float]:
+    """Return the coordinates, in px, of a data point in the SVG of `figure_svg`, or in a figure
+    whose px are `scale` points. The limits and scales of the axes must be set before."""
     right, up = axes.transData.transform((x, y))
-    return round(float(right), 1), round(axes.figure.get_size_inches()[1] * 72 - float(up), 1)
+    down = axes.figure.get_size_inches()[1] * 72 - float(up)
+    return round(float(right) / scale, 1), round(down / scale, 1)
 
 
 def _inner(svg: str) -> str:

@@ -6,7 +6,7 @@ Everything here is a pure function of a calibration, and runs without a GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,22 +16,13 @@ from workbench.data.units import duration, three_digits
 from workbench.device.calibration import Calibration, sizes_in
 from workbench.device.hardware import Device
 from workbench.reports import render
-from workbench.reports.figures.calibration import HeldPoint, regrets
+from workbench.reports.figures.calibration import regrets
+from workbench.reports.tables import Columns, table
 from workbench.spec import sizes_text
 from workbench.tuner.held_back import ErrorRange, HeldSize, error_range, held_sizes, summary_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-HEADS = (
-    "kernel", "sizes", "held back", "chosen within 5 %", "chosen, worst", "default, worst",
-    "first predicted, median", "first, worst", "best of five, worst", "rank, least",
-    "error, median", "measured / predicted",
-)  # fmt: skip
-SIZE_HEADS = (
-    "sizes", "best known", "launch takes", "its time", "over the best", "default",
-    "first predicted", "best of five", "rank",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,27 +59,6 @@ def part_of(known: Calibration, kernel: str, dtype: str, device: Device) -> Cali
     return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, held)
 
 
-def cells(part: CalibratedPart) -> list[str]:
-    """Return the cells under HEADS."""
-    known = part.errors
-    errors = f"{known.low:.2f} to {known.high:.2f}" if known else "too few sizes"
-    begin = [part.title, str(part.measured), str(len(part.held))]
-    if not part.held:
-        return [*begin, *[""] * 8, errors]
-    s = summary_of(part.held)
-    within = f"{round(s['chosen_within_5'] * s['sizes'])} of {len(part.held)}"
-    shares = (*("chosen_worst", "default_worst", "first_median", "first_worst", "five_worst"),)
-    rank = "" if math.isnan(s["rank_least"]) else f"{s['rank_least']:.2f}"
-    return [
-        *begin,
-        within,
-        *(_slowdown_text(s[n]) for n in shares),
-        rank,
-        f"{s['error_median']:.0%}",
-        errors,
-    ]
-
-
 def _slowdown_text(regret: float | None) -> str:
     """Return how much slower than the best known a time is: `+3.1 %`."""
     if regret is None or math.isnan(regret):
@@ -96,19 +66,33 @@ def _slowdown_text(regret: float | None) -> str:
     return f"+{100 * regret:.1f} %"
 
 
-def size_cells(held: HeldSize) -> list[str]:
-    """Return the cells under SIZE_HEADS."""
-    shares = (held.default_s, held.first_s, held.five_s)
-    chosen = duration(held.chosen_s) if held.chosen_s else "not measured"
-    return [
-        sizes_text(held.sizes),
-        duration(held.best_s),
-        held.chosen,
-        chosen,
-        _slowdown_text(held.regret),
-        *(_slowdown_text(s / held.best_s - 1 if s else None) for s in shares),
-        _rank_text(held),
-    ]
+def _held_figure(
+    name: str, write: Callable[[float], str] = _slowdown_text
+) -> Callable[[CalibratedPart], str]:
+    """Return the cell of a figure over the sizes held back, empty where there are none."""
+    return lambda part: write(summary_of(part.held)[name]) if part.held else ""
+
+
+def _over_best(name: str) -> Callable[[HeldSize], str]:
+    def cell(held: HeldSize) -> str:
+        seconds = getattr(held, name)
+        return _slowdown_text(seconds / held.best_s - 1 if seconds else None)
+
+    return cell
+
+
+def _within_text(part: CalibratedPart) -> str:
+    many = len(part.held)
+    return _held_figure("chosen_within_5", lambda share: f"{round(share * many)} of {many}")(part)
+
+
+def _rank_figure(rank: float) -> str:
+    return "" if math.isnan(rank) else f"{rank:.2f}"
+
+
+def _range_text(part: CalibratedPart) -> str:
+    known = part.errors
+    return f"{known.low:.2f} to {known.high:.2f}" if known else "too few sizes"
 
 
 def _rank_text(held: HeldSize) -> str:
@@ -116,6 +100,33 @@ def _rank_text(held: HeldSize) -> str:
     if held.spread <= 1.1:
         return f"all within {held.spread - 1:.0%}"
     return "too few" if math.isnan(held.rank) else f"{held.rank:.2f}"
+
+
+KERNELS: Columns = (
+    ("kernel", lambda part: part.title),
+    ("sizes", lambda part: str(part.measured)),
+    ("held back", lambda part: str(len(part.held))),
+    ("chosen within 5 %", _within_text),
+    ("chosen, worst", _held_figure("chosen_worst")),
+    ("default, worst", _held_figure("default_worst")),
+    ("first predicted, median", _held_figure("first_median")),
+    ("first, worst", _held_figure("first_worst")),
+    ("best of five, worst", _held_figure("five_worst")),
+    ("rank, least", _held_figure("rank_least", _rank_figure)),
+    ("error, median", _held_figure("error_median", "{:.0%}".format)),
+    ("measured / predicted", _range_text),
+)
+SIZES: Columns = (
+    ("sizes", lambda held: sizes_text(held.sizes)),
+    ("best known", lambda held: duration(held.best_s)),
+    ("launch takes", lambda held: held.chosen),
+    ("its time", lambda held: duration(held.chosen_s) if held.chosen_s else "not measured"),
+    ("over the best", lambda held: _slowdown_text(held.regret)),
+    ("default", _over_best("default_s")),
+    ("first predicted", _over_best("first_s")),
+    ("best of five", _over_best("five_s")),
+    ("rank", _rank_text),
+)
 
 
 def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
@@ -136,24 +147,17 @@ def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
     )
 
 
-def held_lines(held: Sequence[HeldSize]) -> Iterator[str]:
-    """Yield a line for each size that was held back."""
-    for one in held:
-        text = zip(SIZE_HEADS, size_cells(one), strict=True)
-        yield "; ".join(f"{head} {cell}" for head, cell in text)
-
-
 def show(console: Console, parts: Sequence[CalibratedPart]) -> None:
     """Print the table of kernels."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for n, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if n == 0 else "right")
-    for part in parts:
-        table.add_row(*map(Text, cells(part)))
-    console.print(table)
+    shown = Table(box=None, pad_edge=False)
+    for n, (head, _) in enumerate(KERNELS):
+        shown.add_column(head, justify="left" if n == 0 else "right")
+    for cells, _ in table(KERNELS, parts)["rows"]:
+        shown.add_row(*map(Text, cells))
+    console.print(shown)
 
 
 def page(known: Calibration, parts: Sequence[CalibratedPart], device: Device) -> str:
@@ -165,21 +169,19 @@ def page(known: Calibration, parts: Sequence[CalibratedPart], device: Device) ->
         ),
         about=known.about,
         sentence=sentence(known, parts),
-        heads=HEADS,
-        rows=[cells(part) for part in parts],
-        size_heads=SIZE_HEADS,
-        sizes=[(p.title, [size_cells(h) for h in p.held]) for p in parts if p.held],
-        figure=regrets([(p.title, points(p.held)) for p in parts if p.held], "calibration"),
+        kernels=table(KERNELS, parts),
+        sizes=[(p.title, table(SIZES, p.held, text=(2,))) for p in parts if p.held],
+        figure=regrets(
+            [
+                (p.title, ratios(p.held, "chosen_s"), ratios(p.held, "default_s"))
+                for p in parts
+                if p.held
+            ],
+            "calibration",
+        ),
     )
 
 
-def points(held: Sequence[HeldSize]) -> list[HeldPoint]:
-    """Return what the figure draws of each size: times over the best known."""
-    return [
-        HeldPoint(
-            sizes_text(h.sizes),
-            h.chosen_s / h.best_s if h.chosen_s else None,
-            h.default_s / h.best_s if h.default_s else None,
-        )
-        for h in held
-    ]
+def ratios(held: Sequence[HeldSize], name: str) -> list[float]:
+    """Return times over the best known at the sizes where this one was measured."""
+    return [seconds / h.best_s for h in held if (seconds := getattr(h, name))]

@@ -15,6 +15,7 @@ from workbench.code.mix import Mix
 from workbench.data.units import amount, percent
 from workbench.reports import render
 from workbench.reports.figures.code import block_depths, block_text, flow_svg, live_svg, place_text
+from workbench.reports.tables import Columns, Table, table
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -29,8 +30,6 @@ TOP = 12  # instructions with the most samples, in a table of their own
 WARM = ((0.05, "h3"), (0.02, "h2"), (0.005, "h1"))  # colour by share of all samples
 HOT = {"matrix": "m", "global loads": "g", "global stores": "g", "tensor memory": "g",
        "shared loads": "h", "shared stores": "h", "spills": "p", "barriers": "w"}  # fmt: skip
-
-Table = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,22 +84,38 @@ def page(view: CodeView) -> str:
 def loop_table(code: MachineCode, samples: StallSamples | None = None) -> Table:
     """Return one row a loop: place, depth, instructions, mix, bytes and matrix work, and its share
     of the samples where they are known."""
-    rows = []
-    for depth, loop, mix in code.loops():
-        head = code.graph.blocks[loop.head]
-        name = f"{'  ' * depth}{'↳ ' * bool(depth)}B{loop.head} at {place_text(code, head)}"
-        lines = {op.source.line for op in code.instructions(loop) if op.source}
-        span = f"{min(lines)} to {max(lines)}" if lines else ""
-        rows.append(([name, str(len(loop.blocks)), str(mix.instructions), _groups(mix),
-                      bytes_text(mix, "global load"), bytes_text(mix, "shared load"),
-                      matrix_text(mix), span], False))  # fmt: skip
-        if samples is not None:
-            places = code.places(loop)
-            rows[-1][0].append(f"{100 * samples.share(places):.1f} %")
-            rows[-1][0].append(stall_text(samples, places))
-    heads = ["loop", "blocks", "instructions", "mix", "global loads, B", "shared loads, B",
-             "matrix", "lines", *(["samples", "main stalls"] if samples else [])]  # fmt: skip
-    return {"heads": heads, "rows": rows, "text": (3, 6, 9)}
+
+    def name(row: Any) -> str:
+        depth, loop, _ = row
+        place = place_text(code, code.graph.blocks[loop.head])
+        return f"{'  ' * depth}{'↳ ' * bool(depth)}B{loop.head} at {place}"
+
+    def span(row: Any) -> str:
+        lines = {op.source.line for op in code.instructions(row[1]) if op.source}
+        return f"{min(lines)} to {max(lines)}" if lines else ""
+
+    sampled: Columns = ()
+    if samples is not None:
+        sampled = (
+            ("samples", lambda row: _share_text(samples, code.places(row[1]))),
+            ("main stalls", lambda row: stall_text(samples, code.places(row[1]))),
+        )
+    columns: Columns = (
+        ("loop", name),
+        ("blocks", lambda row: str(len(row[1].blocks))),
+        ("instructions", lambda row: str(row[2].instructions)),
+        ("mix", lambda row: _groups(row[2])),
+        ("global loads, B", lambda row: bytes_text(row[2], "global load")),
+        ("shared loads, B", lambda row: bytes_text(row[2], "shared load")),
+        ("matrix", lambda row: matrix_text(row[2])),
+        ("lines", span),
+        *sampled,
+    )
+    return table(columns, list(code.loops()), text=(3, 6, 9))
+
+
+def _share_text(samples: StallSamples, places: Sequence[int]) -> str:
+    return f"{100 * samples.share(places):.1f} %"
 
 
 def stall_text(samples: StallSamples, places: Sequence[int]) -> str:
@@ -136,13 +151,14 @@ def sample_table(code: MachineCode, samples: StallSamples) -> Table:
     """Return one row for each of the TOP instructions with the most samples."""
     places = sorted(range(len(samples.counts)), key=lambda i: (-samples.counts[i], i))[:TOP]
     ops = code.listing.instructions
-    rows = [
-        ([_where(code, i, ops[i]), str(samples.counts[i]), f"{100 * samples.share([i]):.1f} %",
-          stall_text(samples, [i]), ops[i].text[:LONGEST]], False)
-        for i in places if samples.counts[i]
-    ]  # fmt: skip
-    heads = ["most sampled", "samples", "share", "main stalls", "instruction"]
-    return {"heads": heads, "rows": rows, "text": (3, 4)}
+    columns: Columns = (
+        ("most sampled", lambda i: _where(code, i, ops[i])),
+        ("samples", lambda i: str(samples.counts[i])),
+        ("share", lambda i: _share_text(samples, [i])),
+        ("main stalls", lambda i: stall_text(samples, [i])),
+        ("instruction", lambda i: ops[i].text[:LONGEST]),
+    )
+    return table(columns, [i for i in places if samples.counts[i]], text=(3, 4))
 
 
 def sample_sentence(samples: StallSamples) -> str:
@@ -153,34 +169,39 @@ def sample_sentence(samples: StallSamples) -> str:
 
 def mix_table(mix: Mix) -> Table:
     """Return one row a group of instructions, with its share."""
-    rows = [
-        ([group, str(n), f"{100 * n / max(mix.instructions, 1):.1f} %"], False)
-        for group, n in mix.groups.items()
-    ]
-    return {"heads": ["instructions", "count", "share"], "rows": rows}
+    columns: Columns = (
+        ("instructions", lambda row: row[0]),
+        ("count", lambda row: str(row[1])),
+        ("share", lambda row: f"{100 * row[1] / max(mix.instructions, 1):.1f} %"),
+    )
+    return table(columns, list(mix.groups.items()))
+
+
+ACCESSES: Columns = (
+    ("access", lambda a: a.kind),
+    ("B a thread", lambda a: "descriptor" if a.width is None else str(a.width)),
+    ("count", lambda a: str(a.count)),
+    ("B in all", lambda a: "" if a.bytes is None else str(a.bytes)),
+)
 
 
 def access_table(mix: Mix) -> Table:
     """Return one row a kind and width of memory access."""
-    rows = [
-        ([a.kind, "descriptor" if a.width is None else str(a.width), str(a.count),
-          "" if a.bytes is None else str(a.bytes)], False)
-        for a in mix.accesses
-    ]  # fmt: skip
-    return {"heads": ["access", "B a thread", "count", "B in all"], "rows": rows}
+    return table(ACCESSES, mix.accesses)
+
+
+PARTITIONS: Columns = (
+    ("partition", lambda p: p.name),
+    ("role", lambda p: ", ".join(p.roles) or "waits or ends"),
+    ("blocks", lambda p: str(len(p.blocks))),
+    ("labelled blocks", lambda p: str(p.labelled)),
+    ("mbarriers at", lambda p: ", ".join(f"{b:#x}" for b in sorted(p.barriers))),
+)
 
 
 def partition_table(code: MachineCode) -> Table | None:
     """Return one row a partition of a warp-specialised kernel, or None for a plain one."""
-    if code.partitions is None:
-        return None
-    rows = [
-        ([p.name, ", ".join(p.roles) or "waits or ends", str(len(p.blocks)), str(p.labelled),
-          ", ".join(f"{b:#x}" for b in sorted(p.barriers))], False)
-        for p in code.partitions.partitions
-    ]  # fmt: skip
-    heads = ["partition", "role", "blocks", "labelled blocks", "mbarriers at"]
-    return {"heads": heads, "rows": rows, "text": (1, 4)}
+    return table(PARTITIONS, code.partitions.partitions, text=(1, 4)) if code.partitions else None
 
 
 def partition_sentence(code: MachineCode) -> str:
@@ -194,20 +215,25 @@ def partition_sentence(code: MachineCode) -> str:
     return f"{first} Shared mbarriers: {shared}." if shared else f"{first} No mbarrier is shared."
 
 
+BLOCKS: Columns = (
+    ("block", lambda block: _pair(block.before, block.after)),
+    ("opcodes in common", lambda block: f"{100 * block.equal:.0f} %" if block.equal else ""),
+    ("change", lambda block: _block_changes(block.changes)),
+)
+
+
 def change_tables(result: CodeComparison) -> list[tuple[str, Table]]:
     """Return the tables of a comparison, each with its title."""
-    tables = [("Resources", _changes(result.resources)), ("Mix", _changes(result.mix))]
-    for before, after, changes in result.loops:
-        tables.append((f"Loop {_pair(before, after)}", _changes(changes)))
-    rows = []
-    for block in result.blocks:
-        share = f"{100 * block.equal:.0f} %" if block.equal else ""
-        words = ", ".join(f"{c.name} {c.before} to {c.after}" for c in block.changes)
-        words = words or "other opcodes or another order"
-        rows.append(([_pair(block.before, block.after), share, words], False))
-    heads = ["block", "opcodes in common", "change"]
-    tables.append(("Blocks that differ", {"heads": heads, "rows": rows, "text": (2,)}))
-    return [(title, table) for title, table in tables if table["rows"]]
+    every = [("Resources", result.resources), ("Mix", result.mix)]
+    every += [(f"Loop {_pair(before, after)}", each) for before, after, each in result.loops]
+    tables = [(title, table(CHANGES, changes)) for title, changes in every]
+    tables.append(("Blocks that differ", table(BLOCKS, result.blocks, text=(2,))))
+    return [(title, shown) for title, shown in tables if shown["rows"]]
+
+
+def _block_changes(changes: Sequence[Change]) -> str:
+    words = ", ".join(f"{c.name} {c.before} to {c.after}" for c in changes)
+    return words or "other opcodes or another order"
 
 
 def _pair(before: int | None, after: int | None) -> str:
@@ -216,14 +242,22 @@ def _pair(before: int | None, after: int | None) -> str:
     return f"B{before}, gone" if after is None else f"B{before} to B{after}"
 
 
-def _changes(changes: Sequence[Change]) -> Table:
-    rows = []
-    for each in changes:
-        both = each.before is not None and each.after is not None
-        difference = f"{(each.after or 0) - (each.before or 0):+d}" if both else ""
-        cells = ["not known" if v is None else str(v) for v in (each.before, each.after)]
-        rows.append(([each.name, *cells, "" if difference == "+0" else difference], False))
-    return {"heads": ["", "against", "this", "change"], "rows": rows}
+def _difference(change: Change) -> str:
+    if change.before is None or change.after is None or change.after == change.before:
+        return ""
+    return f"{change.after - change.before:+d}"
+
+
+def _known(value: int | None) -> str:
+    return "not known" if value is None else str(value)
+
+
+CHANGES: Columns = (
+    ("", lambda each: each.name),
+    ("against", lambda each: _known(each.before)),
+    ("this", lambda each: _known(each.after)),
+    ("change", _difference),
+)
 
 
 def comparison_sentence(result: CodeComparison, against: str) -> str:
@@ -282,7 +316,7 @@ def _sources(view: CodeView, lines: dict[SourceLine, int]) -> list[dict[str, Any
             "text": text[source.line - 1][:LONGEST] if 0 < source.line <= len(text) else "",
             "count": len(own),
             "hot": ", ".join(hot),
-            "share": f"{100 * samples.share(own):.1f} %" if samples else "",
+            "share": _share_text(samples, own) if samples else "",
             "warmth": _warmth(samples.share(own)) if samples else "",
             "look": next((HOT[g] for g in HOT if g in kinds), ""),
             "runs": [(a, b, a in shown)

@@ -29,7 +29,7 @@ from workbench.reports.figures import compare as draw
 from workbench.reports.figures import energy
 from workbench.reports.figures.compare import Operands
 from workbench.reports.figures.curve import Curve, curve_svg
-from workbench.reports.figures.timing import timings_of
+from workbench.reports.figures.timing import timing_facts, timings_of
 from workbench.reports.measure import SPREAD, details_last, spread_cells
 from workbench.spec import sizes_text
 
@@ -185,15 +185,15 @@ def filled_columns(rows: Sequence[Sequence[str]]) -> list[int]:
 def energy_lines(compared: Compared, run: Run) -> list[str]:
     """Return the ratio in energy, and why an energy is absent, as lines for the terminal."""
     ratio = compared.energy_ratio
-    lines = [f"energy  {ratio.middle:.4f}  {_span(ratio)}"] if ratio else []
+    lines = [f"energy  {ratio.middle:.4f}  {energy.span(ratio)}"] if ratio else []
     return [*lines, *_energy_notes(compared, run)]
 
 
 def ratio_lines(v: Verdict) -> list[str]:
     """Return the verdict's numbers as lines for the terminal."""
-    cycles = f"{v.cycles.middle:.4f}  {_span(v.cycles)}" if v.cycles else "clock unknown"
+    cycles = f"{v.cycles.middle:.4f}  {energy.span(v.cycles)}" if v.cycles else "clock unknown"
     return [
-        f"time    {v.time.middle:.4f}  {_span(v.time)}",
+        f"time    {v.time.middle:.4f}  {energy.span(v.time)}",
         f"cycles  {cycles}",
         f"threshold {_percent(v.threshold)}, noise floor {_percent(v.noise)}, {v.rounds} rounds",
     ]
@@ -211,7 +211,7 @@ def line(compared: Compared) -> list[str]:
     if v is None:
         return [*at, "", "", "", "", "; ".join(troubles(compared)) or "no verdict"]
     cycles = f"{v.cycles.middle:.4f}" if v.cycles else "unknown"
-    return [*at, f"{v.time.middle:.4f}", _span(v.time), cycles, _percent(v.threshold), v.word]
+    return [*at, f"{v.time.middle:.4f}", energy.span(v.time), cycles, _percent(v.threshold), v.word]
 
 
 def _line(compared: Compared) -> dict[str, Any]:
@@ -228,12 +228,12 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
         return []
     cycles = ("unknown", "the SM clock could not be read")
     if v.cycles is not None:
-        cycles = (f"{v.cycles.middle:.4f}", f"95 %: {_span(v.cycles)}")
+        cycles = (f"{v.cycles.middle:.4f}", f"95 %: {energy.span(v.cycles)}")
     rests = "as requested"
     if v.noise > v.requested_threshold:
         rests = f"the noise floor; requested {_percent(v.requested_threshold)}"
     return [
-        (f"{v.time.middle:.4f}", "ratio in time", f"95 %: {_span(v.time)}"),
+        (f"{v.time.middle:.4f}", "ratio in time", f"95 %: {energy.span(v.time)}"),
         (cycles[0], "ratio in cycles", cycles[1]),
         (_percent(v.threshold), "threshold", rests),
         (_percent(v.noise), "noise floor", "the left operand against itself"),
@@ -245,7 +245,7 @@ def _energy_facts(compared: Compared) -> list[tuple[str, str, str]]:
     ratio = compared.energy_ratio
     if ratio is None:
         return []
-    return [(f"{ratio.middle:.4f}", "ratio in energy", f"95 %: {_span(ratio)}")]
+    return [(f"{ratio.middle:.4f}", "ratio in energy", f"95 %: {energy.span(ratio)}")]
 
 
 def _pair_fields(n: int, compared: Compared, run: Run) -> dict[str, Any]:
@@ -315,20 +315,11 @@ def _how(run: Run, shown_pairs: Sequence[Compared]) -> list[tuple[str, str]]:
     operands = next((b.operands for b in shown_pairs if b.operands), None)
     if operands is None:
         return []
-    t = operands.timings[0]
-    shown = [
-        ("Regime", f"{t.regime}, {t.state} clock"),
-        ("Method", t.method),
-        ("Protocol", t.protocol),
-    ]
+    outcomes = [o for b in shown_pairs for o in (b.left, b.right) if o]
+    shown = timing_facts(outcomes)
     if len(shown_pairs) > 1:
         shown.append(("Correction", f"Holm over {len(shown_pairs)} comparisons"))
-    outcomes = [o for b in shown_pairs for o in (b.left, b.right) if o]
     return [*shown, *energy.energy_how(outcomes)]
-
-
-def _span(ratio: Ratio) -> str:
-    return f"{ratio.low:.4f} to {ratio.high:.4f}"
 
 
 def _percent(share: float) -> str:

@@ -25,7 +25,8 @@ from workbench.data.units import reading, span_text, text_of, unit_of
 from workbench.device.apple_model import EMULATED, MODEL
 from workbench.device.hardware import METAL, backend_of
 from workbench.reports import render
-from workbench.reports.figures.experiment import chart, times
+from workbench.reports.figures.curve import chart
+from workbench.reports.figures.rows import times
 from workbench.reports.figures.timing import regime_of, timing_facts
 from workbench.reports.figures.traffic import assumptions, traffic_table
 from workbench.reports.measure import interval_origin

@@ -35,6 +35,7 @@ from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.curve import curve_svg
 from workbench.reports.figures.curve_data import curves_of
+from workbench.reports.figures.drawing import LIBRARY_MARKS
 from workbench.reports.figures.measure import Share, shares
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.reports.figures.sweep import Board
@@ -291,7 +292,7 @@ def _figure(n: int, group: Group, marks: Sequence[Look]) -> Markup | None:
         return None
     unit = unit_of(finals[0].time_s)
     numbers = {id(r): row for row, r in enumerate(finals)}
-    libraries = [i for i, _, mark in marks if mark in sweep.LIBRARY_MARKS]
+    libraries = [i for i, _, mark in marks if mark in LIBRARY_MARKS]
     impls = [i for i, _, _ in marks]
     times = {finals[0].phase: finals[0].time_s}
     board = Board(numbers, impls, unit, finals[0], times, baselines=libraries)

@@ -29,7 +29,6 @@ from workbench.device.error_band import EXPECTED, expected_words
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
 from workbench.reports.figures.profiled_traffic import NAMES, excess
-from workbench.reports.figures.roofline import Scene, scene_of
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
     Point,
@@ -38,7 +37,7 @@ from workbench.reports.figures.roofline_points import (
     plain_ceilings,
     rows,
 )
-from workbench.reports.figures.strip import strip
+from workbench.reports.figures.scene import Scene, scene_of
 from workbench.reports.figures.table import knob_names, knob_numbers
 
 ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, but is no engine's own page
@@ -67,9 +66,9 @@ def page(sheet: Sheet) -> str:
         emulated=EMULATED if _is_emulated(sheet) else "",
         intervals=INTERVALS,
         chart=draw.chart(scene, "roof") if scene.placed else None,
-        strip=strip(scene, "strip") if scene.strip else None,
+        strip=draw.strip(scene, "strip") if scene.strip else None,
         switches=_switches(scene),
-        marks=_marks(scene),
+        marks=scene.looks(),
         ceilings=_ceilings(sheet),
         failed=[
             (d, name, reason.rstrip("."))
@@ -189,18 +188,6 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
     if len(sheet.devices) > 1:
         groups.insert(0, ("Devices", [(f"D{n}", d, True) for n, d in enumerate(sheet.devices)]))
     return [{"name": name, "switches": each} for name, each in groups if each]
-
-
-def _marks(scene: Scene) -> list[tuple[str, int, str]]:
-    """Return the legend of colours and marks: name, colour, mark."""
-    if len(scene.sheet.devices) > 1:
-        names = scene.sheet.devices
-    else:
-        names = list(dict.fromkeys(p.record.case.dtype for p in scene.sheet.points))
-    results = [(name, n % 4, draw.mark_of(n)) for n, name in enumerate(names)]
-    if any(p.record.case.is_baseline for p in scene.sheet.points):
-        results.append(("library, in the same colour", 0, "cross"))
-    return results
 
 
 # Tables.
@@ -363,17 +350,9 @@ def _heads(sheet: Sheet) -> list[Head]:
         work("MB", lambda p: four_digits(p.load.bytes / 1e6), minor=True),
         Head("run", lambda p: p.record.run, text=True, minor=True),
     )
-    left_out = {"device"} if len(sheet.devices) < 2 else set()
-    if not any(p.traffic for p in sheet.points):
-        left_out.add("DRAM traffic, x declared")
-    spans = [p.load.span_s is not None for p in sheet.points]
-    if all(spans) or not any(p.regime == "predicted" for p in sheet.points):
-        left_out.add(EXPECTED)
-    if not any(spans):
-        left_out.add("predicted interval, µs")
-    if all(spans):
-        left_out |= {"time, µs", "of ceiling, %", "to gain, µs", "TFLOP/s", "GB/s"}
-    return [h for h in every if h.name not in left_out]
+    sizes, dtype, device, *rest = every
+    begin = [sizes, dtype, *([device] if len(sheet.devices) > 1 else [])]
+    return [*begin, *(h for h in rest if any(map(h.cell, sheet.points)))]
 
 
 def _excess(p: Point) -> float | None:

@@ -64,6 +64,7 @@ from workbench.reports.figures.traffic import (
     traffic_table,
 )
 from workbench.reports.selection_sentence import headline, modes_text, remarks
+from workbench.reports.tables import Columns, table
 from workbench.spec import knob_text
 from workbench.tuner.prediction import FIRST
 
@@ -183,18 +184,14 @@ def _first_five(board: Board, records: Sequence[Record], result: Selection) -> d
     else:
         return {}
     unit, winner_s = board.unit[1], result.winner.time_s
-    rows = [
-        (
-            r.case.label,
-            f"~{board.text(r.time_s)} {unit}",
-            f"{r.time_s / winner_s:.2f}x",
-            expected_words(r),
-            r.timing.bound if isinstance(r.timing, Predicted) else "",
-        )
-        for r in distinct[:FIRST]
-    ]
-    heads = ["config", "predicted", "over the first", "if measured", "bound by"]
-    return {"heads": heads, "rows": [(cells, False) for cells in rows], "text": (3, 4)}
+    columns: Columns = (
+        ("config", lambda r: r.case.label),
+        ("predicted", lambda r: f"~{board.text(r.time_s)} {unit}"),
+        ("over the first", lambda r: f"{r.time_s / winner_s:.2f}x"),
+        ("if measured", expected_words),
+        ("bound by", lambda r: r.timing.bound if isinstance(r.timing, Predicted) else ""),
+    )
+    return table(columns, distinct[:FIRST], text=(3, 4))
 
 
 def _model(records: Sequence[Record], stand: Sequence[Outcome]) -> str:

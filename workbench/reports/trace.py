@@ -5,7 +5,8 @@ A stored run has its KPIs, findings and kernels; the timeline is drawn when the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from workbench.data.expected_change import ExpectationResult
@@ -13,12 +14,11 @@ from workbench.data.record import Evidence, Finding, Outcome, Profile, Record, R
 from workbench.data.units import percent, reading
 from workbench.reports import render
 from workbench.reports.figures.trace import LOOK, detail_window, lanes, timeline
+from workbench.reports.tables import Columns, Table, table
 from workbench.traces.host_work import ExplainedGap, OperationRow, RangeRow
-from workbench.traces.repeats import Repeat
-from workbench.traces.trace import CheckerResult, Trace
+from workbench.traces.trace import Trace
 from workbench.traces.trace_compare import (
     STEPS,
-    FigureChange,
     KernelChange,
     TraceComparison,
     percent_change,
@@ -41,8 +41,6 @@ LOOKS = {
 
 HOST_ALONE = "none: the CPU alone was recorded"
 
-Table = dict[str, Any]  # heads, rows; the first column is text
-
 
 def page(
     run: Run,
@@ -61,7 +59,7 @@ def page(
         kpi_rows=_kpi_rows(findings),
         devices=[_device(n, each) for n, each in enumerate(summary.devices)] if summary else [],
         tables=_tables(profiles, summary),
-        checker=_checker(trace.checker) if trace and trace.checker else None,
+        checker=trace.checker if trace else None,
         facts=_facts(trace),
         notes=trace.notes if trace else ["the timeline is drawn when the file is read"],
         plain=[_plain(o) for o in outcomes if isinstance(o, Record)],
@@ -83,13 +81,9 @@ def _rule_fields(finding: Finding, findings: Sequence[Finding]) -> dict[str, Any
         gain = f"at most {_time(finding.gain_s)}{share}"
     return {
         "word": f"{finding.kernel[:100]}: {finding.word}" if finding.kernel else finding.word,
-        "sentence": finding.sentence,
         "evidence": [(e.name, value_text(e)) for e in finding.evidence],
         "gain": gain or "no bound is known",
-        "advice": finding.advice,
-        "where": finding.where,
-        "effort": finding.effort,
-        "rule": finding.rule,
+        "finding": finding,
     }
 
 
@@ -112,16 +106,11 @@ def _kpi_rows(findings: Sequence[Finding]) -> Table:
         each = [mine.get(name) for mine in figures]
         first = next(e for e in each if e is not None)
         met = {True: "met", False: "missed", None: ""}[first.met] if first.target else ""
-        share = first.unit == "1"
-        cells = [_kpi(e, share) if e else "" for e in each]
+        cells = [_figure(e) if e else "" for e in each]
         rows.append(([name, *cells, first.target, met], first.met is False))
     groups = [f.evidence[0].group if f.evidence else "" for f in known]
     heads = ["KPI", *(groups if len(groups) > 1 else ["value"]), "target", ""]
     return {"heads": heads, "rows": rows}
-
-
-def _kpi(evidence: Evidence, share: bool) -> str:
-    return f"{100 * evidence.value:.2f} %" if share else value_text(evidence)
 
 
 def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
@@ -149,7 +138,7 @@ def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
         "tables": [
             *gaps,
             ("Classes of kernels", _class_table(summary)),
-            ("Repeated sequences", _repeat_table(summary.repeats)),
+            ("Repeated sequences", table(REPEATS, summary.repeats[:10])),
             ("Ranges of the host", _range_table(summary.ranges, summary.hides_work)),
         ],
     }  # fmt: skip
@@ -163,37 +152,41 @@ def _detail_of(summary: DeviceSummary) -> str:
 
 
 def _gap_table(gaps: Sequence[ExplainedGap], start: int) -> Table:
-    rows = [
-        ([_time((each.gap.start - start) / 1e9), _time(each.gap.duration / 1e9),
-          PIECES[each.gap.cause],
-          f"{each.host[:90]}, {percent(each.host_share)} of it" if each.host else "",
-          each.launch, each.next[:90]], False)
-        for each in gaps
-    ]  # fmt: skip
-    heads = ["at", "length", "cause", "host in it", "launched by", "then ran"]
-    return {"heads": heads, "rows": rows, "text": (2, 3, 4, 5), "numbers": True}
+    columns: Columns = (
+        ("at", lambda each: _ns(each.gap.start - start)),
+        ("length", lambda each: _ns(each.gap.duration)),
+        ("cause", lambda each: PIECES[each.gap.cause]),
+        ("host in it", _gap_host),
+        ("launched by", lambda each: each.launch),
+        ("then ran", lambda each: each.next[:90]),
+    )
+    return table(columns, gaps, text=(2, 3, 4, 5), numbers=True)
+
+
+def _gap_host(each: ExplainedGap) -> str:
+    return f"{each.host[:90]}, {percent(each.host_share)} of it" if each.host else ""
 
 
 def _class_table(summary: DeviceSummary) -> Table:
     whole = summary.times.kernel_sum or 1
-    rows = [
-        ([row.name, f"{row.count:,}", _time(row.total_ns / 1e9), percent(row.total_ns / whole),
-          "; ".join(rule or "no rule fits" for rule, _ in row.rules[:3])], False)
-        for row in summary.classes
-    ]  # fmt: skip
-    heads = ["class", "kernels", "total", "share of kernel time", "by the rules"]
-    return {"heads": heads, "rows": rows, "text": (4,)}
+    columns: Columns = (
+        ("class", lambda row: row.name),
+        ("kernels", lambda row: f"{row.count:,}"),
+        ("total", lambda row: _ns(row.total_ns)),
+        ("share of kernel time", lambda row: percent(row.total_ns / whole)),
+        ("by the rules", lambda row: "; ".join(r or "no rule fits" for r, _ in row.rules[:3])),
+    )
+    return table(columns, summary.classes, text=(4,))
 
 
-def _repeat_table(repeats: Sequence[Repeat]) -> Table:
-    rows = [
-        ([_chain(each.names), str(each.kernels), str(each.count), _time(each.kernel_ns / 1e9),
-          _time(each.gap_ns / 1e9), _time(each.host_wait_ns / 1e9)], False)
-        for each in repeats[:10]
-    ]  # fmt: skip
-    heads = ["sequence", "kernels", "times in a row", "kernel time", "idle between",
-             "waiting for launches"]  # fmt: skip
-    return {"heads": heads, "rows": rows}
+REPEATS: Columns = (
+    ("sequence", lambda each: _chain(each.names)),
+    ("kernels", lambda each: str(each.kernels)),
+    ("times in a row", lambda each: str(each.count)),
+    ("kernel time", lambda each: _ns(each.kernel_ns)),
+    ("idle between", lambda each: _ns(each.gap_ns)),
+    ("waiting for launches", lambda each: _ns(each.host_wait_ns)),
+)
 
 
 def _chain(names: Sequence[str]) -> str:
@@ -202,16 +195,20 @@ def _chain(names: Sequence[str]) -> str:
 
 
 def _range_table(rows: Sequence[RangeRow], hides_work: bool) -> Table:
-    cells = [
-        ([row.name, f"{row.count:,}", _time(row.median_ns / 1e9), _time(row.low_ns / 1e9),
-          _time(row.high_ns / 1e9), f"{row.kernels / row.count:.4g}",
-          _time(row.busy_ns / row.count / 1e9),
-          percent(row.busy_ns / row.window_ns) if row.window_ns and not hides_work else ""], False)
-        for row in rows[:30]
-    ]  # fmt: skip
-    heads = ["range", "count", "median", "least", "most", "kernels in one", "busy in one",
-             "utilisation"]  # fmt: skip
-    return {"heads": heads, "rows": cells}
+    def used(row: RangeRow) -> str:
+        return percent(row.busy_ns / row.window_ns) if row.window_ns and not hides_work else ""
+
+    columns: Columns = (
+        ("range", lambda row: row.name),
+        ("count", lambda row: f"{row.count:,}"),
+        ("median", lambda row: _ns(row.median_ns)),
+        ("least", lambda row: _ns(row.low_ns)),
+        ("most", lambda row: _ns(row.high_ns)),
+        ("kernels in one", lambda row: f"{row.kernels / row.count:.4g}"),
+        ("busy in one", lambda row: _ns(row.busy_ns / row.count)),
+        ("utilisation", used),
+    )
+    return table(columns, rows[:30])
 
 
 def _tables(profiles: Sequence[Profile], summary: TraceSummary | None) -> list[tuple[str, Table]]:
@@ -232,15 +229,18 @@ def _tables(profiles: Sequence[Profile], summary: TraceSummary | None) -> list[t
 def _kernel_table(profiles: Sequence[Profile]) -> Table:
     whole = sum(p.total_s or 0.0 for p in profiles) or 1.0
     several = len({p.device for p in profiles}) > 1
-    rows = [
-        ([p.name[:160], *([p.device] if several else []), f"{p.count:,}", _time(p.total_s),
-          percent((p.total_s or 0.0) / whole), _time(p.median_s), _time(p.low_s),
-          _time(p.high_s)], False)
-        for p in profiles[:FOLDED]
-    ]  # fmt: skip
-    heads = ["kernel", *(["device"] if several else []), "count", "total", "share", "median",
-             "least", "most"]  # fmt: skip
-    return {"heads": heads, "rows": rows, "more": max(0, len(profiles) - FOLDED)}
+    device: Columns = (("device", lambda p: p.device),) if several else ()
+    columns: Columns = (
+        ("kernel", lambda p: p.name[:160]),
+        *device,
+        ("count", lambda p: f"{p.count:,}"),
+        ("total", lambda p: _time(p.total_s)),
+        ("share", lambda p: percent((p.total_s or 0.0) / whole)),
+        ("median", lambda p: _time(p.median_s)),
+        ("least", lambda p: _time(p.low_s)),
+        ("most", lambda p: _time(p.high_s)),
+    )
+    return table(columns, profiles, FOLDED)
 
 
 METRICS = (
@@ -254,26 +254,28 @@ def _metric_table(profiles: Sequence[Profile]) -> Table:
     """Return one row a launch with the metrics that its counters give."""
     from workbench.traces.metric import BY_NAME
 
-    by_name = [{e.name: e for e in p.metrics} for p in profiles]
-    chosen = [name for name in METRICS if any(name in known for known in by_name)]
-    rows = []
-    for profile, known in list(zip(profiles, by_name, strict=True))[:FOLDED]:
-        cells = [_metric(known.get(name)) for name in chosen]
-        rows.append(([profile.name[:160], _time(profile.total_s), *cells, _stall(known)], False))
-    heads = ["kernel", "duration", *(BY_NAME[name].title for name in chosen), "most stalls"]
-    return {"heads": heads, "rows": rows, "more": max(0, len(profiles) - FOLDED)}
+    given = {e.name for p in profiles for e in p.metrics}
+    metrics = [(BY_NAME[n].title, partial(_metric, n)) for n in METRICS if n in given]
+    columns: Columns = (
+        ("kernel", lambda p: p.name[:160]),
+        ("duration", lambda p: _time(p.total_s)),
+        *metrics,
+        ("most stalls", _stall),
+    )
+    return table(columns, profiles, FOLDED)
 
 
-def _metric(evidence: Evidence | None) -> str:
-    if evidence is None:
-        return ""
-    if evidence.unit == "1":
-        return f"{100 * evidence.value:.2f} %"
-    return reading(evidence.value, evidence.unit, 4)
+def _metric(name: str, profile: Profile) -> str:
+    known = {e.name: e for e in profile.metrics}
+    return _figure(known[name]) if name in known else ""
 
 
-def _stall(known: Mapping[str, Evidence]) -> str:
-    stalls = {n.removeprefix("stall_"): e.value for n, e in known.items() if n.startswith("stall_")}
+def _stall(profile: Profile) -> str:
+    stalls = {
+        e.name.removeprefix("stall_"): e.value
+        for e in profile.metrics
+        if e.name.startswith("stall_")
+    }
     whole = sum(stalls.values())
     if not whole:
         return ""
@@ -283,37 +285,23 @@ def _stall(known: Mapping[str, Evidence]) -> str:
 
 def _operation_table(rows: Sequence[OperationRow]) -> Table:
     whole = sum(row.own_ns for row in rows) or 1
-    cells = [
-        ([row.name[:160], f"{row.count:,}", _time(row.own_ns / 1e9),
-          percent(row.own_ns / whole), _time(row.total_ns / 1e9)], False)
-        for row in rows[:FOLDED]
-    ]  # fmt: skip
-    heads = ["operation", "count", "own time", "share", "with those inside"]
-    return {"heads": heads, "rows": cells, "more": max(0, len(rows) - FOLDED)}
+    columns: Columns = (
+        ("operation", lambda row: row.name[:160]),
+        ("count", lambda row: f"{row.count:,}"),
+        ("own time", lambda row: _ns(row.own_ns)),
+        ("share", lambda row: percent(row.own_ns / whole)),
+        ("with those inside", lambda row: _ns(row.total_ns)),
+    )
+    return table(columns, rows, FOLDED)
+
+
+def _ns(ns: float) -> str:
+    return _time(ns / 1e9)
 
 
 def _time(seconds: float | None) -> str:
     """Return a time with four digits; empty if it is unknown."""
     return "" if seconds is None else reading(seconds, "s", 4)
-
-
-def _checker(result: CheckerResult) -> dict[str, Any]:
-    return {
-        "tool": result.tool or "checker",
-        "verdict": result.verdict,
-        "errors": result.errors,
-        "records": [
-            {
-                "level": record.level,
-                "text": record.text,
-                "place": (f"{record.kernel}+{record.offset:#x}" if record.offset is not None
-                          else record.kernel),
-                "line": f"{record.file}:{record.line}" if record.file else "",
-            }
-            for record in result.records[:50]
-        ],
-        "more": max(0, len(result.records) - 50),
-    }  # fmt: skip
 
 
 def _facts(trace: Trace | None) -> list[tuple[str, str]]:
@@ -354,37 +342,40 @@ def comparison_page(
     return render(
         "trace_compare.html.j2",
         result=result,
-        figures=_change_table(result.figures),
-        kernels=_kernel_changes(result.kernels),
-        metrics=[(name, _change_table(changes)) for name, changes in result.metrics if changes],
+        figures=table(CHANGES, result.figures),
+        kernels=table(KERNELS, result.kernels, FOLDED, lambda each: each.word == "slower"),
+        metrics=[(name, table(CHANGES, changes)) for name, changes in result.metrics if changes],
         change=change,
-        expected=_expected_table(expected),
+        expected=table(EXPECTED, expected, bad=lambda each: each.state == "not met"),
         command=command,
         run=run,
         at=at,
     )
 
 
-def _expected_table(expected: Sequence[ExpectationResult]) -> Table:
-    rows = [
-        ([each.text, _value(each.before, each.unit), _value(each.after, each.unit), each.state],
-         each.state == "not met")
-        for each in expected
-    ]  # fmt: skip
-    return {"heads": ["", "before", "after", ""], "rows": rows}
+EXPECTED: Columns = (
+    ("", lambda each: each.text),
+    ("before", lambda each: _value(each.before, each.unit)),
+    ("after", lambda each: _value(each.after, each.unit)),
+    ("", lambda each: each.state),
+)
 
 
 def _value(value: float | None, unit: str) -> str:
     return "" if value is None else _figure(Evidence("", value, unit, "profiled"))
 
 
-def _change_table(figures: Sequence[FigureChange]) -> Table:
-    rows = [
-        ([each.name, _figure(each.before), _figure(each.after),
-          "" if each.ratio is None else percent_change(each.ratio), each.after.target], False)
-        for each in figures
-    ]  # fmt: skip
-    return {"heads": ["", "before", "after", "change", "target"], "rows": rows}
+CHANGES: Columns = (
+    ("", lambda each: each.name),
+    ("before", lambda each: _figure(each.before)),
+    ("after", lambda each: _figure(each.after)),
+    ("change", lambda each: _percent_change(each.ratio)),
+    ("target", lambda each: each.after.target),
+)
+
+
+def _percent_change(ratio: float | None) -> str:
+    return "" if ratio is None else percent_change(ratio)
 
 
 def _figure(evidence: Evidence) -> str:
@@ -392,21 +383,25 @@ def _figure(evidence: Evidence) -> str:
     return f"{100 * evidence.value:.2f} %" if share else value_text(evidence)
 
 
-def _kernel_changes(kernels: Sequence[KernelChange]) -> Table:
-    rows = []
-    for each in kernels[:FOLDED]:
-        before, after = each.before, each.after
-        between = "" if each.low is None or each.high is None else (
-            f"{percent_change(each.low)} to {percent_change(each.high)}"
-        )  # fmt: skip
-        sign = "-" if each.difference_s < 0 else "+"
-        rows.append((
-            [each.name[:160], f"{before.count:,}" if before else "", f"{after.count:,}" if after
-             else "", _time(before.total_s) if before else "", _time(after.total_s) if after
-             else "", f"{sign}{_time(abs(each.difference_s))}" if each.is_timed else "",
-             "" if each.ratio is None else percent_change(each.ratio), between, each.word],
-            each.word == "slower",
-        ))  # fmt: skip
-    heads = ["kernel", "count before", "after", "total before", "after", "difference",
-             "one launch", "95 % interval", ""]  # fmt: skip
-    return {"heads": heads, "rows": rows, "more": max(0, len(kernels) - FOLDED)}
+def _interval(each: KernelChange) -> str:
+    if each.low is None or each.high is None:
+        return ""
+    return f"{percent_change(each.low)} to {percent_change(each.high)}"
+
+
+def _difference(each: KernelChange) -> str:
+    sign = "-" if each.difference_s < 0 else "+"
+    return f"{sign}{_time(abs(each.difference_s))}" if each.is_timed else ""
+
+
+KERNELS: Columns = (
+    ("kernel", lambda each: each.name[:160]),
+    ("count before", lambda each: f"{each.before.count:,}" if each.before else ""),
+    ("after", lambda each: f"{each.after.count:,}" if each.after else ""),
+    ("total before", lambda each: _time(each.before.total_s) if each.before else ""),
+    ("after", lambda each: _time(each.after.total_s) if each.after else ""),
+    ("difference", _difference),
+    ("one launch", lambda each: _percent_change(each.ratio)),
+    ("95 % interval", _interval),
+    ("", lambda each: each.word),
+)

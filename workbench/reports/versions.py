@@ -16,6 +16,7 @@ from workbench.data.record import Comparison, Outcome, Resources, Run
 from workbench.data.units import amount, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
+from workbench.reports.tables import Columns, table
 from workbench.spec import label, sizes_text
 
 KIND = "code"  # of the runs that this page draws; `code.py` draws a listing
@@ -164,25 +165,15 @@ def tune_again(pairs: Sequence[CodePair]) -> list[str]:
 
 def word_table(changes: CodeChanges) -> dict[str, Any]:
     """Return how many configs of each device have which word."""
-    present = [w for w in ORDER if any(pair.word == w for pair in changes.pairs)]
-    rows = []
-    for device in changes.versions.devices:
-        counts = Counter(pair.word for pair in changes.pairs if pair.case.device == device)
-        rows.append(([device, *(str(counts[word]) for word in present)], False))
-    return {"heads": ["device", *present], "rows": rows}
+    counts = Counter((pair.case.device, pair.word) for pair in changes.pairs)
+    present = [w for w in ORDER if any(word == w for _, word in counts)]
+    words = [(word, lambda device, word=word: str(counts[device, word])) for word in present]
+    return table([("device", str), *words], changes.versions.devices)
 
 
 KERNEL, SHARED, MIX = "kernel", "shared, KiB", "instruction mix"
 MEASURED, CHANGED = "measured", "what changed"
-
-
-@dataclass(frozen=True)
-class PairColumn:
-    """A column of the table of pairs; `text` is set to the left and may be broken."""
-
-    heading: str
-    cell: Callable[[CodePair], str]
-    text: bool = False
+TEXTS = (KERNEL, "device", MEASURED, CHANGED, MIX)  # set to the left
 
 
 def pair_rows(pairs: Sequence[CodePair], config: bool, whole: bool = False) -> dict[str, Any]:
@@ -190,14 +181,11 @@ def pair_rows(pairs: Sequence[CodePair], config: bool, whole: bool = False) -> d
     also have the shared memory and the instruction mix of the hot loop."""
     left_out = set() if was_measured(pairs) else {MEASURED}
     left_out |= set() if whole else {SHARED, MIX}
-    columns = [column for column in COLUMNS if column.heading not in left_out]
-    name = case_name if config else impl_name
-    rows = [
-        ([name(p) if c.heading == KERNEL else c.cell(p) for c in columns], p.word in BAD)
-        for p in pairs
-    ]
-    text = tuple(n for n, column in enumerate(columns) if column.text)
-    return {"heads": [column.heading for column in columns], "rows": rows, "text": text}
+    columns = [(head, cell) for head, cell in COLUMNS if head not in left_out]
+    if config:
+        columns[1] = (KERNEL, case_name)
+    text = tuple(n for n, (head, _) in enumerate(columns) if head in TEXTS)
+    return table(columns, pairs, bad=lambda pair: pair.word in BAD, text=text)
 
 
 def impl_name(pair: CodePair) -> str:
@@ -258,17 +246,17 @@ def _loop(code: CompiledCode, _: Resources) -> str:
     return str(code.loop.instructions) if code.loop else "-"
 
 
-COLUMNS = (
-    PairColumn("", lambda pair: pair.word),
-    PairColumn(KERNEL, impl_name, text=True),
-    PairColumn("device", lambda pair: pair.case.device, text=True),
-    PairColumn("registers", lambda pair: _both(pair, lambda _, r: str(r.registers))),
-    PairColumn("scratch, B", lambda pair: _both(pair, lambda _, r: str(r.spill_bytes))),
-    PairColumn(SHARED, lambda pair: _both(pair, lambda _, r: f"{r.shared_bytes / 1024:.4g}")),
-    PairColumn("occupancy, %", lambda pair: _both(pair, lambda _, r: f"{100 * r.occupancy:.0f}")),
-    PairColumn("loop", lambda pair: _both(pair, _loop)),
-    PairColumn("predicted", _predicted_text),
-    PairColumn(MEASURED, measured_text, text=True),
-    PairColumn(CHANGED, lambda pair: pair.reasons or "other instructions", text=True),
-    PairColumn(MIX, mix_text, text=True),
+COLUMNS: Columns = (
+    ("", lambda pair: pair.word),
+    (KERNEL, impl_name),
+    ("device", lambda pair: pair.case.device),
+    ("registers", lambda pair: _both(pair, lambda _, r: str(r.registers))),
+    ("scratch, B", lambda pair: _both(pair, lambda _, r: str(r.spill_bytes))),
+    (SHARED, lambda pair: _both(pair, lambda _, r: f"{r.shared_bytes / 1024:.4g}")),
+    ("occupancy, %", lambda pair: _both(pair, lambda _, r: f"{100 * r.occupancy:.0f}")),
+    ("loop", lambda pair: _both(pair, _loop)),
+    ("predicted", _predicted_text),
+    (MEASURED, measured_text),
+    (CHANGED, lambda pair: pair.reasons or "other instructions"),
+    (MIX, mix_text),
 )

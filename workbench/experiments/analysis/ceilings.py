@@ -9,7 +9,6 @@ the clock, first `boost`, then `sustained`; those of one state are compared with
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from workbench.data.record import Measured, State
 from workbench.device.ceilings import MEASURED, Level, measured_name
 from workbench.device.hardware import METAL, Device, Quantity
 from workbench.experiments import Regime, Variant, VariantResult
-from workbench.spec import ITEMSIZE, Limits, Sizes, label, sizes_text
+from workbench.spec import Limits, Sizes, label, sizes_text
 
 if TYPE_CHECKING:
     from workbench.data.database import History
@@ -149,37 +148,22 @@ def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
     blocks = _configs("block_n num_warps", (1024, 4), (2048, 4), (2048, 8))
     chunks = _configs("block_c num_warps", (1, 4), (1, 8), (2, 8))
     rows = _configs("rows block_n num_warps", (1, 4096, 4), (1, 2048, 4), (4, 8192, 8))
-    results = (
-        (
-            "dram_read",
-            "DRAM, read",
-            _variants("read", "read_only.chunks", flat, "bf16", chunks),
-            Variant("torch.sum", "reduce", "torch", summed, "fp32"),
-        ),
-        (
-            "dram_write",
-            "DRAM, write",
-            _variants("write", "fill.rows", outer, "bf16", rows),
-            Variant("torch.fill_", "library_fill", "torch.fill_", filled, "fp32"),
-        ),
-        (
-            "dram_copy",
-            "DRAM, copy (1 read : 1 write)",
-            _variants("copy", "copy.blocks", flat, "bf16", blocks),
-            Variant("torch.clone", "copy", "torch", flat, "bf16"),
-        ),
-        (
-            "dram_triad",
-            "DRAM, triad (2 reads : 1 write)",
-            _variants("triad", "triad.blocks", flat, "bf16", blocks),
-            Variant("torch.add", "triad", "torch", flat, "bf16"),
-        ),
+    read = Variant("torch.sum", "reduce", "torch", summed, "fp32")
+    write = Variant("torch.fill_", "library_fill", "torch.fill_", filled, "fp32")
+    copy = Variant("torch.clone", "copy", "torch", flat, "bf16")
+    triad = Variant("torch.add", "triad", "torch", flat, "bf16")
+    limits = (
+        ("read", "read", "read_only.chunks", flat, chunks, read, ("dram_copy",)),
+        ("write", "write", "fill.rows", outer, rows, write, ()),
+        ("copy", "copy (1 read : 1 write)", "copy.blocks", flat, blocks, copy, ()),
+        ("triad", "triad (2 reads : 1 write)", "triad.blocks", flat, blocks, triad, ()),
     )
-    sought = [
-        Sought(name, title, "dram", "bytes", variants, (library,), stated=device.dram)
-        for name, title, variants, library in results
-    ]
-    return CeilingGroup("DRAM", (replace(sought[0], above=("dram_copy",)), *sought[1:]))
+    sought = []
+    for name, title, kernel, sizes, configs, library, above in limits:
+        variants = _variants(name, kernel, sizes, "bf16", configs)
+        one = Sought(f"dram_{name}", f"DRAM, {title}", "dram", "bytes", variants, (library,))
+        sought.append(replace(one, above=above, stated=device.dram))
+    return CeilingGroup("DRAM", tuple(sought))
 
 
 def _caches(device: Device) -> CeilingGroup:
@@ -603,42 +587,3 @@ def stated_ceilings(device: Device) -> dict[str, dict[str, Any]]:
         for name, (title, level, q) in results.items()
         if q is not None
     }
-
-
-# Mixes of reads and writes
-
-MIXES = {"dram_write": 0.0, "dram_copy": 1 / 2, "dram_triad": 2 / 3, "dram_read": 1.0}
-
-
-def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
-    """Return the share of inputs in the least bytes that a kernel moves. Raises CatalogError."""
-    spec = catalog.spec_of(kernel)
-    outputs = spec.outputs.values()
-    written = sum(math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in outputs)
-    return 1 - written / spec.bytes(sizes, dtype)
-
-
-def mixed_ceiling(ceilings: Mapping[str, Ceiling], share: float) -> dict[str, Any] | None:
-    """Return the sustained DRAM ceiling of a kernel that reads this share, 0 to 1, of its bytes.
-
-    Between the two nearest measured mixes the time of a byte is interpolated linearly, 1/B = ((f2 -
-    f) / B1 + (f - f1) / B2) / (f2 - f1): a kernel that spends part of its bytes like a copy and the
-    rest like a read takes the sum of both times. Beyond the outermost mix it is that mix. None if
-    no mix was measured. Raises ValueError where the share is not in 0 to 1.
-    """
-    if not 0 <= share <= 1:
-        raise ValueError(f"a share of reads lies between 0 and 1, not at {share}")
-    fit = usable(ceilings)
-    points = [(at, fit[n + MEASURED]) for n, at in MIXES.items() if n + MEASURED in fit]
-    if not points:
-        return None
-    below = max((p for p in points if p[0] <= share), default=points[0], key=lambda p: p[0])
-    above = min((p for p in points if p[0] >= share), default=points[-1], key=lambda p: p[0])
-    span = above[0] - below[0]
-    at = (share - below[0]) / span if span > 0 else 0.0
-    middle, low, high = (
-        1 / ((1 - at) / below[1][k] + at / above[1][k]) for k in ("value", "low", "high")
-    )
-    names = " and ".join(dict.fromkeys((below[1]["title"], above[1]["title"])))
-    source = f"{100 * share:.0f} % reads, interpolated in the time of a byte: {names}"
-    return {**asdict(Rate(middle, low, high)), "unit": "B/s", "kind": "computed", "source": source}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -16,19 +15,14 @@ _TOP, _AXIS = 34, 48  # px above the rows for the key, and below them for the ax
 TICKS = (1, 1.15, 1.5, 2, 3, 5, 10, 20, 50)
 
 
-@dataclass(frozen=True)
-class HeldPoint:
-    """Times over the best known at one size; None where a config was not measured there."""
-
-    sizes: str
-    chosen: float | None
-    default: float | None
+# A kernel, and at each size held back the times over the best known: chosen ones and defaults.
+Regrets = tuple[str, Sequence[float], Sequence[float]]
 
 
-def regrets(parts: Sequence[tuple[str, Sequence[HeldPoint]]], prefix: str) -> Markup | None:
+def regrets(parts: Sequence[Regrets], prefix: str) -> Markup | None:
     """Return a row for each kernel: a dot for the config that a launch takes, a ring for the
     default, one of each a size. None where there are none."""
-    every = [x for _, held in parts for p in held for x in (p.chosen, p.default) if x]
+    every = [x for _, chosen, defaults in parts for x in (*chosen, *defaults)]
     if not every:
         return None
     height = _TOP + _LINE * len(parts) + _AXIS
@@ -40,16 +34,14 @@ def regrets(parts: Sequence[tuple[str, Sequence[HeldPoint]]], prefix: str) -> Ma
     ax.set_xticks([t for t in TICKS if t <= most], [f"{t:g}" for t in TICKS if t <= most])
     ax.set_xticks([], minor=True)
     ax.set_xlabel("time over that of the best known config, at each size held back (log)")
-    name_rows(ax, range(len(parts)), [title for title, _ in parts])
-    for row, (_, held) in enumerate(parts):
-        _row(ax, row, held)
+    name_rows(ax, range(len(parts)), [title for title, *_ in parts])
+    for row, (_, chosen, defaults) in enumerate(parts):
+        _row(ax, row, chosen, defaults)
     _key(ax)
     return figure_svg(fig, prefix, "Chosen and default configs over the best known")
 
 
-def _row(ax: Any, row: int, held: Sequence[HeldPoint]) -> None:
-    defaults = [p.default for p in held if p.default]
-    chosen = [p.chosen for p in held if p.chosen]
+def _row(ax: Any, row: int, chosen: Sequence[float], defaults: Sequence[float]) -> None:
     ring = {"facecolors": "none", "edgecolors": colour("roof-memory"), "linewidths": 1.6}
     ax.scatter(defaults, [row + 0.17] * len(defaults), s=46, marker="D", label="default", **ring)
     ink = {"color": colour("roof-compute"), "alpha": 0.85}

@@ -11,7 +11,15 @@ from workbench.data import stats
 from workbench.data.record import Comparison, Measured, Verdict
 from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import SMALLER, axes, bar, name_rows, note_row, plain_ticks
+from workbench.reports.figures.drawing import (
+    SMALLER,
+    axes,
+    bar,
+    name_rows,
+    note_row,
+    plain_ticks,
+    short_name,
+)
 
 LOOKS = (("impl-0", "-"), ("impl-1", (0, (6, 2))))  # left, right: by colour and by dash
 _STEPS = 240  # points of a distribution's line; more would be finer than a pixel
@@ -125,7 +133,7 @@ def forest(pairs: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
     ax = axes(fig, left, top, 900 - left - right, line * len(pairs))
     ax.set(xlim=(low - room, high + room), ylim=(len(pairs) - 0.5, -0.5))
     ax.set(xlabel="time, right over left: above 1 the right operand is slower")
-    name_rows(ax, range(len(pairs)), [_short(name) for name, _ in pairs])
+    name_rows(ax, range(len(pairs)), [short_name(name, 48) for name, _ in pairs])
     ax.axvline(1, color=colour("muted"), linewidth=0.8, zorder=1)
     for y, (_, comparison) in enumerate(pairs):
         if (verdict := comparison.verdict) is not None:
@@ -141,7 +149,3 @@ def forest(pairs: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
 def _band(verdict: Verdict) -> tuple[float, float]:
     """Return the ratios between which two times count as equal."""
     return 1 / (1 + verdict.threshold), 1 + verdict.threshold
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 48 else name[:47] + "…"

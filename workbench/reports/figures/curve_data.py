@@ -6,12 +6,13 @@ Everything here is a pure function of records, and runs without torch and Triton
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import isclose
 
-from workbench.data.record import Measured, Outcome, Record, Run, group_by
+from workbench.data.record import Kind, Measured, Outcome, Phase, Record, Run, Series, group_by
 from workbench.data.selection import interval_of, memory_bound, ridge_of
 from workbench.device.error_band import expected_s
-from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
+from workbench.reports.figures.curve import TIME_UNIT, Curve, crosses
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.spec import sizes_text
 
@@ -22,11 +23,11 @@ def curves_of(run: Run, outcomes: Sequence[Outcome]) -> list[Curve]:
     """Return a curve for each dtype whose sizes differ on one axis alone; an empty list where there
     is none. Times are those on cold data, or predicted; times with a model's interval have none."""
     by_dtype = group_by(groups_of(run, outcomes), lambda g: g.outcomes[0].case.dtype)
-    curves = [_curve(run, dtype, groups) for dtype, groups in by_dtype.items()]
+    curves = [_curve(run, groups) for groups in by_dtype.values()]
     return [curve for curve in curves if curve is not None]
 
 
-def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
+def _curve(run: Run, groups: Sequence[Group]) -> Curve | None:
     axis = varied_axis([g.outcomes[0].case.sizes for g in groups])
     records = [r for g in groups for r in _timed_records(g)]
     if axis is None or not records:
@@ -36,11 +37,16 @@ def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
     lines = tuple(rate_line(name, some, axis, rate) for name, some in by_impl.items())
     if not crosses(lines):
         return None
-    fixed = {k: v for k, v in records[0].case.sizes.items() if k != axis}
-    about = ", ".join(part for part in (sizes_text(fixed, " "), dtype) if part)
-    return Curve(
-        axis, about, unit, lines, None if unit == TIME_UNIT else _bound_line(groups, axis, rate)
-    )
+    about = _about(records[0], axis)
+    bound = None if unit == TIME_UNIT else _bound_line(groups, axis, rate)
+    libraries = frozenset(r.case.impl for r in records if r.case.is_baseline)
+    return Curve(axis, about, unit, lines, bound, libraries)
+
+
+def _about(record: Record, axis: str) -> str:
+    """Return the dtype and the sizes on other axes."""
+    fixed = {k: v for k, v in record.case.sizes.items() if k != axis}
+    return ", ".join(filter(None, (sizes_text(fixed, " "), record.case.dtype)))
 
 
 def rate_of(records: Sequence[Record], ridge: float) -> tuple[Rate, str]:
@@ -75,17 +81,16 @@ def _microseconds(record: Record, seconds: float) -> float:
     return seconds * 1e6
 
 
-def rate_line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> RateLine:
+def rate_line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> Series:
     """Return the rates of records over an axis of their sizes."""
     records = sorted(records, key=lambda r: r.case.sizes[axis])
-    return RateLine(
-        name,
-        tuple(r.case.sizes[axis] for r in records),
-        tuple(rate(r, r.time_s) for r in records),
-        *_ends(records, rate),
-        measured=records[0].is_measured,
-        library=records[0].case.is_baseline,
-    )
+    at = tuple(r.case.sizes[axis] for r in records), tuple(rate(r, r.time_s) for r in records)
+    return Series(name, *at, *_ends(records, rate), kind_of(records[0]))
+
+
+def kind_of(record: Record) -> Kind:
+    """Return how a time was obtained."""
+    return "measured" if record.is_measured else "predicted"
 
 
 def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -102,14 +107,14 @@ def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tup
     return tuple(low for low, _ in ends), tuple(high for _, high in ends)
 
 
-def _bound_line(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
+def _bound_line(groups: Sequence[Group], axis: str, rate: Rate) -> Series | None:
     """Return the rate of a call that takes the least time that its nearest ceiling allows."""
     points = sorted(_bound_points(groups, axis, rate))
     if all(isclose(share, 1) for *_, share in points):  # none, or what is drawn is the bound itself
         return None
     xs, ys = zip(*((x, y) for x, y, *_ in points), strict=True)
     names = list(dict.fromkeys(name for *_, name, _ in points))
-    return RateLine("\n".join(("roofline bound:", *names)), xs, ys, measured=False)
+    return Series("\n".join(("roofline bound:", *names)), xs, ys, kind="computed")
 
 
 def _bound_points(
@@ -122,3 +127,83 @@ def _bound_points(
                 share, name = nearest
                 bound_s = share * record.time_s
                 yield record.case.sizes[axis], rate(record, bound_s), name, share
+
+
+# The curves of two runs, over the sizes or over a knob that both varied.
+
+MOST_KNOBS = 2  # axes drawn of a sweep
+Times = Sequence[Record]
+
+
+def paired_curves(runs: Sequence[Run], outcomes: Sequence[Sequence[Outcome]]) -> list[Curve]:
+    """Return the curves of two runs, one line a run: the shortest time at each size where they hold
+    several, else at each value of the knobs that both varied. An empty list where there is none."""
+    best = [_phase_records(some, ("predict", "final", "first_pass")) for some in outcomes]
+    even = [_phase_records(some, ("predict", "first_pass", "final")) for some in outcomes]
+    if not all(best):
+        return []
+    if curve := _size_curve(runs, best):
+        return [curve]
+    return list(_knob_curves(runs, even))
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return which run a line is of, as the page calls it, and when it began."""
+    began = (run.started[:16].replace("T", " ") for run in runs)
+    return [f"{place}: {at}" for place, at in zip(("left", "right"), began, strict=True)]
+
+
+def _phase_records(outcomes: Sequence[Outcome], phases: Sequence[Phase]) -> list[Record]:
+    """Return the records of our own kernels of the first phase that has any: times of one kind."""
+    records = [o for o in outcomes if isinstance(o, Record) and not o.case.is_baseline]
+    every = ([r for r in records if r.phase == phase] for phase in phases)
+    return next((some for some in every if some), [])
+
+
+def _size_curve(runs: Sequence[Run], times: Sequence[Times]) -> Curve | None:
+    every = [r for some in times for r in some]
+    axis = varied_axis([r.case.sizes for r in every])
+    if axis is None or len({r.case.dtype for r in every}) > 1:
+        return None
+    rate, unit = rate_of(every, ridge_of(runs[0]))
+    best = [_shortest(some, lambda r: r.case.sizes[axis]) for some in times]
+    lines = tuple(rate_line(n, s, axis, rate) for n, s in zip(_names(runs), best, strict=True))
+    return Curve(axis, _about(every[0], axis), unit, lines) if crosses(lines) else None
+
+
+def _knob_curves(runs: Sequence[Run], times: Sequence[Times]) -> Iterator[Curve]:
+    first = times[0][0].case
+    about = f"{sizes_text(first.sizes, ' ')}, {first.dtype}, best of the other knobs"
+    for field in _moving_fields(runs[0], times)[:MOST_KNOBS]:
+        lines = []
+        for name, some in zip(_names(runs), times, strict=True):
+            best = _shortest(
+                [r for r in some if field in r.case.config], partial(_knob_value, field)
+            )
+            xs = tuple(r.case.config[field] for r in best)
+            ys = tuple(1e6 * r.time_s for r in best)
+            lines.append(Series(name, xs, ys, kind=kind_of(some[0])))
+        if crosses(lines):
+            yield Curve(field, about, TIME_UNIT, tuple(lines))
+
+
+def _knob_value(field: str, record: Record) -> int:
+    return record.case.config[field]
+
+
+def _moving_fields(run: Run, times: Sequence[Times]) -> list[str]:
+    """Return the fields that took several values in both runs, those that the sweep is about
+    first."""
+    moving = []
+    for some in times:
+        values = group_by((f for r in some for f in r.case.config.items()), lambda f: f[0])
+        moving.append([name for name, seen in values.items() if len({*seen}) > 1])
+    both = [field for field in moving[0] if field in moving[1]]
+    knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
+    return sorted(both, key=lambda f: knobs.get(f) not in run.vary)
+
+
+def _shortest(records: Times, place: Callable[[Record], int]) -> list[Record]:
+    """Return the record of the shortest time at each place, in the order of places."""
+    groups = group_by(records, place)
+    return [min(groups[at], key=lambda r: r.time_s) for at in sorted(groups)]

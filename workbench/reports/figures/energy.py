@@ -12,8 +12,8 @@ from workbench.data.energy import absences, energy_of, energy_ratio, pareto_fron
 from workbench.data.record import Energy, Environment, Measured, Outcome, Ratio, Record
 from workbench.data.units import amount, duration, three_digits
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import axes, note, plain_ticks
-from workbench.reports.figures.sweep import Board, one_two_five, place_points
+from workbench.reports.figures.drawing import axes, note, one_two_five, plain_ticks
+from workbench.reports.figures.sweep import Board, place_points
 
 HEADS = ("energy, mJ", "95 % interval, mJ", "power, W", "per joule")
 LOG_FROM = 3  # ratio of the largest to the least value from which an axis is logarithmic

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from workbench.data.record import Record
 from workbench.data.selection import interval_of
+from workbench.data.units import quantity
 from workbench.device.ceilings import (
     ceilings_in_state,
     clock_state,
@@ -21,8 +22,15 @@ from workbench.device.ceilings import (
 )
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import EXPECTED_BAR, axes, frame, note, plain_ticks
-from workbench.reports.figures.sweep import Board, jitter, one_two_five, place_points
+from workbench.reports.figures.drawing import (
+    EXPECTED_BAR,
+    axes,
+    decades,
+    frame,
+    note,
+    plain_ticks,
+)
+from workbench.reports.figures.sweep import Board, jitter, place_points
 
 Ceilings = Mapping[str, Mapping[str, Any]]
 NEAR = 16.0  # times a point's intensity or rate: limits within it are in the figure
@@ -32,8 +40,7 @@ _BAR: Mapping[str, Any] = {"color": colour("muted"), "linewidth": 1, "zorder": 1
 def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return rate against arithmetic intensity under the device's ceilings, log-log."""
     at = records[0].flops / records[0].bytes
-    rates = [r.flops / s for r in records for s in _times(r)]
-    rates += [board.best.flops / s for s in _expected_range_s(board)] if board.best else []
+    rates = [r.flops / s for r in records for s in (r.time_s, *_span_s(board, r))]
     ceilings = _usual_ceilings(ceilings, records)
     ceiling_set, slopes = _unit_ceilings(ceilings, "FLOP/s"), _unit_ceilings(ceilings, "B/s")
     ceiling_set.sort(key=lambda c: -c[1]["value"])  # labels go above the first, below the others
@@ -64,11 +71,9 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
         note(ax, f"ridge {x:.0f} FLOP/B", (x, flat), (7, -14))
     sloping = at < 3 * max(ridges, default=0)
     points = [(r, at * 10 ** _aside(board, r, sloping), r.flops / r.time_s) for r in records]
-    for record, x, _ in points:
-        if interval_of(record):
-            ax.plot([x] * 3, [record.flops / s for s in _times(record)], **_BAR)
-        elif record is board.best and (band := expected_s(record)):
-            ax.plot([x] * 2, [record.flops / s for s in band], **EXPECTED_BAR)
+    for r, x, _ in points:
+        if span := _span_s(board, r):
+            ax.plot([x] * 2, [r.flops / s for s in span], **_bar_look(r))
     return figure_svg(fig, prefix, "Roofline", place_points(ax, board, points, "s"))
 
 
@@ -76,22 +81,21 @@ def _near(values: Sequence[float], to: float) -> list[float]:
     return [value for value in values if to / NEAR <= value <= to * NEAR]
 
 
-def _times(record: Record) -> tuple[float, float, float]:
-    """Return the seconds of a point and of the ends of its interval, which a model may state."""
-    low, high = interval_of(record) or (record.time_s, record.time_s)
-    return low, record.time_s, high
+def _span_s(board: Board, record: Record) -> tuple[float, ...]:
+    """Return the ends of the interval that a model states, in seconds, or of the predicted best
+    those between which a measured time is expected."""
+    expected = expected_s(record) if record is board.best else None
+    return interval_of(record) or expected or ()
 
 
-def _expected_range_s(board: Board) -> tuple[float, ...]:
-    """Return the seconds between which a measured time of the predicted best is expected."""
-    return (expected_s(board.best) if board.best else None) or ()
+def _bar_look(record: Record) -> Mapping[str, Any]:
+    return _BAR if interval_of(record) else EXPECTED_BAR
 
 
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return the rate of least bytes under the memory ceilings; for kernels without FLOPs."""
     slopes = _unit_ceilings(_usual_ceilings(ceilings, records), "B/s")
-    rates = [r.bytes / s / 1e9 for r in records for s in _times(r)]
-    rates += [board.best.bytes / s / 1e9 for s in _expected_range_s(board)] if board.best else []
+    rates = [r.bytes / s / 1e9 for r in records for s in (r.time_s, *_span_s(board, r))]
     # The cache's ceiling only where it is close, as it would compress the range of the points.
     reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
     slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
@@ -107,35 +111,11 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
         words, above = _ceiling_name(name, slope), (0, 5 + 14 * (n % 3))
         note(ax, words, (slope["value"] / 1e9, 1), above, f"roof-{kind}", ha="right")
     heights = [0.75 * jitter(board.row(r)) for r in records]
-    for record, y in zip(records, heights, strict=True):
-        if interval_of(record):
-            ax.plot([record.bytes / s / 1e9 for s in _times(record)], [y] * 3, **_BAR)
-        elif record is board.best and (band := expected_s(record)):
-            ax.plot([record.bytes / s / 1e9 for s in band], [y] * 2, **EXPECTED_BAR)
+    for r, y in zip(records, heights, strict=True):
+        if span := _span_s(board, r):
+            ax.plot([r.bytes / s / 1e9 for s in span], [y] * 2, **_bar_look(r))
     points = [(r, r.bytes / r.time_s / 1e9, y) for r, y in zip(records, heights, strict=True)]
     return figure_svg(fig, prefix, "Bandwidth", place_points(ax, board, points))
-
-
-def decades(ax: Any) -> None:
-    """Set ticks at powers of ten, with metric prefixes for rates."""
-    for axis, limits, write in (
-        (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
-        (ax.yaxis, ax.get_ylim(), _flops),
-    ):
-        first, last = (math.log10(v) for v in limits)
-        powers = [10.0**e for e in range(math.ceil(first), math.floor(last) + 1)]
-        axis.set_ticks(powers if len(powers) > 2 else one_two_five(*limits))
-        axis.set_major_formatter(write)
-        axis.set_minor_formatter(lambda v, _: "")
-    ax.grid(which="major", color=colour("rule"), linewidth=0.8)
-    ax.tick_params(which="minor", length=2)
-
-
-def _flops(value: float, _: Any = None) -> str:
-    for size, symbol in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= size:
-            return f"{value / size:.3g} {symbol}"
-    return f"{value:.3g}"
 
 
 def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapping[str, Any]]]:
@@ -168,7 +148,7 @@ def _ceiling_style(kind: str, name: str, ceiling: Mapping[str, Any]) -> dict[str
 
 
 def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
-    rate = f"{_flops(ceiling['value'])}{ceiling['unit']}"
+    rate = quantity(ceiling["value"], ceiling["unit"])
     parts = f"{what_of(name, ceiling)} {rate}", origin_of(name, ceiling)
     return ", ".join(filter(None, (*parts, clock_words(state_of(name, ceiling)))))
 

@@ -10,8 +10,15 @@ from markupsafe import Markup
 from workbench.data.record import Record
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import EXPECTED_BAR, axes, name_rows, note, note_row
-from workbench.reports.figures.sweep import marker_of
+from workbench.reports.figures.drawing import (
+    EXPECTED_BAR,
+    axes,
+    marker_of,
+    name_rows,
+    note,
+    note_row,
+    short_name,
+)
 
 _LINE = 24  # px between rows
 
@@ -61,7 +68,9 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
     reach = max([100.0, *(s.percent for s in rows)])
     ax.set(xlim=(0, reach * 1.02), ylim=(y - 0.5, -0.7))
     ax.set(xlabel="share of the nearest ceiling, %")
-    name_rows(ax, [row for row, _ in at], [_short(share.record.case.label) for _, share in at])
+    name_rows(
+        ax, [row for row, _ in at], [short_name(share.record.case.label, 44) for _, share in at]
+    )
     for row, group in heads:
         note(ax, group, (0, row), (6, 0), "muted", va="center")
     for row, share in at:
@@ -76,7 +85,3 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
         ax.plot([share.percent], [row], marker=mark, **look)
         note_row(ax, row, share.label)
     return figure_svg(fig, prefix, "Share of the nearest ceiling")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 44 else name[:43] + "…"

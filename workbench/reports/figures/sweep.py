@@ -18,22 +18,20 @@ from workbench.data.selection import ConfigKey, best_per_group, config_key, inte
 from workbench.data.units import digits
 from workbench.reports import colour, figure, figure_svg, place
 from workbench.reports.figures.drawing import (
-    LIBRARY_MARKERS,
-    MARKERS,
+    LIBRARY_MARKS,
+    MARKS,
     ROW,
     SMALL,
     axes,
     bar,
     frame,
     note,
+    one_two_five,
     plain_ticks,
+    short_name,
 )
 from workbench.spec import knob_text, label
 
-# Marks of the Impls, in this order, and of library baselines; each repeats after its last.
-MARKS = ("circle", "square", "triangle", "diamond", "down", "star", "hourglass", "bar", "left",
-         "right", "dash", "half")  # fmt: skip
-LIBRARY_MARKS = ("cross", "plus", "wye", "fork")
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; above: the last step
 CHARACTER = 6.4  # px of one in a cell
 FAR = 1.12  # a finalist's time over the fastest's, above which it is outside the axis
@@ -102,12 +100,6 @@ def marks_of(impls: Sequence[str], baselines: Collection[str]) -> dict[str, str]
     others = [impl for impl in impls if impl in baselines]
     marks = {impl: MARKS[n % len(MARKS)] for n, impl in enumerate(own)}
     return marks | {impl: LIBRARY_MARKS[n % len(LIBRARY_MARKS)] for n, impl in enumerate(others)}
-
-
-def marker_of(mark: str) -> Any:
-    """Return matplotlib's marker of one of these names."""
-    every = (*MARKS, *LIBRARY_MARKS), (*MARKERS, *LIBRARY_MARKERS)
-    return dict(zip(*every, strict=True))[mark]
 
 
 def heat_map(
@@ -288,13 +280,6 @@ def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
     ax.set_ylabel(ax.get_ylabel() + " (log)")
 
 
-def one_two_five(low: float, high: float) -> list[float]:
-    """Return round numbers from `low` to `high` as ticks of a logarithmic axis."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 20 else (1, 2, 5) if high / low < 200 else (1,)
-    return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
-
-
 def place_points(
     ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
 ) -> str:
@@ -442,4 +427,4 @@ def _short(record: Record) -> str:
     case = record.case
     name = f"{case.impl} {label(case.config)}" if case.config else case.impl
     name += " (default)" if record.default else ""
-    return name if len(name) <= 54 else name[:53] + "…"
+    return short_name(name, 54)
