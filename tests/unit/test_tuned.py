@@ -31,7 +31,8 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changin
 from workbench.device.hardware import DEVICES
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
 from workbench.tuner import choice
-from workbench.tuner.tuned import entries_of, remember, sources_of
+from workbench.tuner.choice import sources_of
+from workbench.tuner.tuned import entries_of, remember
 
 pytestmark = pytest.mark.unit
 

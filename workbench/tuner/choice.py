@@ -121,18 +121,11 @@ def choice_of(
     default, name = default_of(impl, device.limits, dtype, sizes)
     nothing = LaunchChoice(impl, default, name)
     try:
-        entry = _tuned_cache(path or default_path()).find(
-            impl.spec.name,
-            impl.name,
-            sizes,
-            dtype,
-            device.name,
-            _versions() if versions is None else versions,
-            (code_hash(impl), file_hash(impl)),
-        )
+        cache = _tuned_cache(path or default_path())
     except TunedError as error:
         return replace(nothing, text=f"{name}; {error}", unread=True)
-    if entry is None:
+    software = _versions() if versions is None else versions
+    if (entry := tuned_entry(cache, impl, device, dtype, sizes, software)) is None:
         return _calibrate(nothing, device, dtype, sizes)
     config, failure = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
@@ -141,6 +134,25 @@ def choice_of(
     if dict(entry.sizes) != dict(sizes):
         since += f", the nearest to {sizes_text(sizes)}"
     return LaunchChoice(impl, config, since, entry)
+
+
+def tuned_entry(
+    cache: Tuned,
+    impl: Impl,
+    device: Device,
+    dtype: str,
+    sizes: Sizes,
+    versions: Mapping[str, str],
+) -> Entry | None:
+    """Return the entry of the tuned cache whose config a launch of an Impl takes."""
+    at = (impl.spec.name, impl.name, sizes, dtype, device.name)
+    return cache.find(*at, versions, sources_of(impl))
+
+
+def sources_of(impl: Impl) -> tuple[str, str]:
+    """Return the hashes of an Impl in keys of the tuned cache: of its code, and of its file as in
+    schema 1."""
+    return code_hash(impl), file_hash(impl)
 
 
 def _calibrate(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:

@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.catalog.source import code_hash, file_hash
+from workbench.catalog.source import code_hash
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.data.selection import bit_classes, config_key, ranking, relevant, same_bits, select
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
-from workbench.spec import Impl, Limits, Spec, values
-
-
-def sources_of(impl: Impl) -> tuple[str, str]:
-    """Return the hashes of an Impl in keys of the tuned cache: of its code, and of its file as in
-    schema 1."""
-    return code_hash(impl), file_hash(impl)
+from workbench.spec import Limits, Spec, values
 
 
 def entries_of(
