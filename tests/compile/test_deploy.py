@@ -15,9 +15,9 @@ from deployed_program import entry
 from workbench.commands import workload_export, workload_run
 from workbench.commands.options import OptionError, WorkloadExportOptions, WorkloadRunOptions
 from workbench.workload.deployed import begin, counts_of, counts_text
+from workbench.workload.errors import WorkloadError
 from workbench.workload.pinned import TableLookup
 from workbench.workload.ranks import difference
-from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import write
 
 PROGRAM = str(Path(deployed_program.__file__))
@@ -187,8 +187,7 @@ def moe(batch, config=(64, 128, 64, 8, 4, 3), **changes):
     }  # fmt: skip
     return entry(
         batch, 0, function="fused_moe_kernel", device="NVIDIA H200 NVL",
-        config=tuple(sorted(zip(names, config, strict=True))),
-        arguments=tuple(sorted(arguments.items())),
+        config=dict(zip(names, config, strict=True)), arguments=arguments,
     )  # fmt: skip
 
 
@@ -242,7 +241,7 @@ def test_the_python_source_compiles_and_equals_the_entries(tmp_path):
         entry(n, 64 + n, module=m, function=f, at=f"20{n}\n", key=(k, "torch.float16"))
         for n, (m, f, k) in enumerate(hostile)
     ]
-    several.append(entry(9, 0, function="g", config=(("X", True), ("maxnreg", None), ("s", "a"))))
+    several.append(entry(9, 0, function="g", config={"X": True, "maxnreg": None, "s": "a"}))
     write(table := tmp_path / "tuned.json", several)
     assert exported(table, tmp_path / "configs.py", "python") == 0
     space = {}

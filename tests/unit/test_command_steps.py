@@ -27,7 +27,7 @@ from workbench.commands import (
 from workbench.commands.options import OptionError, WorkloadRecordOptions
 from workbench.data.record import Record
 from workbench.revisions import bisection
-from workbench.workload.strict import WorkloadError
+from workbench.workload.errors import WorkloadError
 
 pytestmark = pytest.mark.unit
 

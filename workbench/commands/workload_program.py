@@ -11,8 +11,8 @@ from pathlib import Path
 from workbench.commands.options import OptionError, TakesProgram
 from workbench.traces.profilers.running.machine import machine_here
 from workbench.traces.profilers.running.workload import Workload, title_of, whole_command
+from workbench.workload.errors import WorkloadError
 from workbench.workload.startup import sitecustomize
-from workbench.workload.strict import WorkloadError
 
 
 def program_words(program: Sequence[str]) -> list[str]:
