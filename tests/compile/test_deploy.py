@@ -14,6 +14,7 @@ from deployed_program import entry
 
 from workbench.commands import workload_export, workload_run
 from workbench.commands.options import OptionError, WorkloadExportOptions, WorkloadRunOptions
+from workbench.data.tuned_cache import TunedError
 from workbench.workload.deployed import begin, counts_of, counts_text
 from workbench.workload.errors import WorkloadError
 from workbench.workload.pinned import TableLookup
@@ -115,7 +116,7 @@ def test_a_wrong_variable_is_a_note_and_ends_the_program_under_the_policy_error(
     [
         ({}, OptionError, "No program is named"),
         ({"target": ("t.json", "--", "a.py")}, OptionError, "one word too many"),
-        ({"target": ("--", "a.py")}, WorkloadError, "cannot be read"),
+        ({"target": ("--", "a.py")}, TunedError, "cannot be read"),
         ({"target": ("--", "a.py"), "policy": "best"}, WorkloadError, "no policy 'best'"),
     ],
 )

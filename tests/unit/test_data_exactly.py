@@ -766,8 +766,9 @@ def test_a_range_of_text_is_no_tuple_of_numbers():
     assert plain._durations((0.0, 1.0)) and not plain._durations((1.0, -1.0))
     assert not plain._durations((math.inf,)) and not plain._positive(0.0)
     assert not plain._positive(math.inf) and plain._positive(1e-9)
-    assert plain._is_whole(plain.LARGEST) and not plain._is_whole(plain.LARGEST + 1)
-    assert not plain._is_whole(True) and not plain._is_number(math.nan)
+    assert plain._fits(plain.LARGEST, int) and not plain._fits(plain.LARGEST + 1, int)
+    assert not plain._fits(True, int) and not plain._fits(math.nan, float)
+    assert plain._fits(plain.LARGEST, float) and not plain._fits(True, float)
 
 
 def test_instructions_of_a_loop_are_for_the_same_work():

@@ -516,7 +516,7 @@ def test_an_entry_says_whether_its_bits_are_those_of_the_default(bits, seeds, re
         alike = sum(own[of[k]] == (seed, mine) for k in records)
         if mine is not None:
             assert 1 <= entry.bits_configs <= alike and entry.bits_classes <= 3
-        tuned_cache.check_entry(entry)
+        tuned_cache.plain_entry(entry)
 
 
 def test_a_config_is_compared_with_the_default_of_its_own_impl():

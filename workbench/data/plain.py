@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
-from itertools import repeat
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -35,13 +34,17 @@ from workbench.data.record import Phase, Stage, State
 from workbench.spec import WorkbenchError, short
 
 T = TypeVar("T")
-Reader = Callable[[Any, str], Any]  # of a value and its place; raises Damage
+Reader = Callable[[Any], Any]  # raises Damage
 
 LARGEST = 10**300  # of whole numbers in records: it still has a float
 
 
 class Damage(ValueError):
-    """A value is not what its format says; the message names its place."""
+    """A value is not what its format says; the message begins with its place."""
+
+    def within(self, place: str) -> Damage:
+        """Return this damage of a value at a place."""
+        return Damage(f"{place}{self}")
 
 
 class Values(NamedTuple):
@@ -81,23 +84,21 @@ class Format:
     def parse(self, data: bytes, name: str) -> dict[str, Any]:
         """Return the JSON object of a file's bytes; `name` is the file's, for messages. Raises
         `error`, in one sentence."""
+        no = f"{name} is not a {self.kind}"
         try:
             plain = json.loads(data.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             first = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
-            raise self._refusal(name, f"it is not JSON ({first})") from None
+            raise self.error(f"{no}: it is not JSON ({first}); {self.remedy}.") from None
         version = plain.get(self.mark) if isinstance(plain, dict) else None
         if type(version) is not int:
-            raise self._refusal(name, f"it has no `{self.mark}` version")
+            raise self.error(f"{no}: it has no `{self.mark}` version; {self.remedy}.")
         if version > self.version:
             raise self.error(
                 f"{name} has format {version}, and this workbench knows formats up to "
                 f"{self.version}; upgrade the workbench, or name another {self.kind}."
             )
         return dict(plain)
-
-    def _refusal(self, name: str, reason: str) -> WorkbenchError:
-        return self.error(f"{name} is not a {self.kind}: {reason}; {self.remedy}.")
 
     def damaged(self, name: str, damage: object) -> WorkbenchError:
         """Return the error of a damaged file."""
@@ -109,7 +110,10 @@ class Format:
 
 def read_as(kind: Any, value: Any, at: str) -> Any:
     """Return a value of JSON as a declared type; `at` is its place in the file. Raises Damage."""
-    return _reader_of(kind)(value, at)
+    try:
+        return _reader_of(kind)(value)
+    except Damage as damage:
+        raise damage.within(at) from None
 
 
 def read_rows(plain: Mapping[str, Any], name: str, read: Callable[[Any, str], T]) -> list[T]:
@@ -127,8 +131,8 @@ def row_of(table: Sequence[T], number: int, at: str) -> T:
     return table[number]
 
 
-def _no(value: object, at: str, what: str) -> Damage:
-    return Damage(f"{at} is {ascii(short(value))[1:-1][:40]}, not {what}")
+def _no(value: object, what: str) -> Damage:
+    return Damage(f" is {ascii(short(value))[1:-1][:40]}, not {what}")
 
 
 @lru_cache(maxsize=512)
@@ -137,12 +141,10 @@ def _reader_of(hint: Any, decoded: bool = False) -> Reader:
     decoded already, tuples and records are themselves; in JSON they are lists and objects."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
-        return _atom(*_PLAIN[hint])
-    if origin is Annotated:
-        reader = _reader_of(args[0], decoded)
-        for values in args[1:]:  # of nested ones the innermost is first
-            reader = _narrow(reader, values) if isinstance(values, Values) else reader
-        return reader
+        return _PLAIN[hint][0]
+    if origin is Annotated:  # of nested ones the innermost is first
+        narrows = [each for each in args[1:] if isinstance(each, Values)]
+        return _narrow(_reader_of(args[0], decoded), narrows)
     if origin in (Union, UnionType):
         kinds = [one for one in args if one is not NoneType]
         return _either([_reader_of(one, decoded) for one in kinds], kinds, NoneType in args)
@@ -157,24 +159,20 @@ def _reader_of(hint: Any, decoded: bool = False) -> Reader:
     if origin is not None:
         return _mapping(_reader_of(args[1], decoded), decoded)
     if is_dataclass(hint) and not decoded:
-        return lambda value, at: _read_object(hint, value, at)
+        return lambda value: _read_object(hint, value)
     return _atom(lambda value: isinstance(value, hint), f"a {hint.__name__}")
 
 
 def _atom(test: Callable[[Any], bool], what: str) -> Reader:
-    def read(value: Any, at: str) -> Any:
-        if not test(value):
-            raise _no(value, at, what)
-        return value
-
-    return read
+    return _narrow(lambda value: value, [Values(test, what)])
 
 
-def _narrow(reader: Reader, values: Values) -> Reader:
-    def read(value: Any, at: str) -> Any:
-        result = reader(value, at)
-        if not values.test(result):
-            raise _no(value, at, values.text)
+def _narrow(reader: Reader, narrows: Sequence[Values]) -> Reader:
+    def read(value: Any) -> Any:
+        result = reader(value)
+        for test, text in narrows:
+            if not test(result):
+                raise _no(value, text)
         return result
 
     return read
@@ -183,20 +181,20 @@ def _narrow(reader: Reader, values: Values) -> Reader:
 def _either(readers: Sequence[Reader], kinds: Sequence[Any], optional: bool) -> Reader:
     """Return what reads one of several types."""
 
-    def read(value: Any, at: str) -> Any:
+    def read(value: Any) -> Any:
         if value is None and optional:
             return None
         for reader in readers[:-1]:
             try:
-                return reader(value, at)
+                return reader(value)
             except Damage:
                 continue
         try:
-            return readers[-1](value, at)
+            return readers[-1](value)
         except Damage:
             if len(kinds) == 1:
                 raise
-            raise _no(value, at, " or ".join(map(_kind_text, kinds))) from None
+            raise _no(value, " or ".join(map(_kind_text, kinds))) from None
 
     return read
 
@@ -211,41 +209,57 @@ def _sequence(readers: Sequence[Reader], many: int | None, decoded: bool) -> Rea
     """Return what reads a tuple of one type, or of as many values as it has types."""
     kinds = tuple if decoded else (list, tuple)
 
-    def read(value: Any, at: str) -> Any:
+    def read(value: Any) -> Any:
         if not isinstance(value, kinds):
-            raise _no(value, at, "a list")
-        if many is None and decoded:  # thousands of samples
-            return tuple(map(readers[0], value, repeat(at)))
-        if many is None:
-            return tuple(readers[0](each, f"{at}[{i}]") for i, each in enumerate(value))
-        if len(value) != many:
-            raise _no(value, at, f"a list of {many}")
-        return tuple(one(each, at) for one, each in zip(readers, value, strict=True))
+            raise _no(value, "a list")
+        if many is not None and len(value) != many:
+            raise _no(value, f"a list of {many}")
+        result: list[Any] = []
+        try:
+            if many is None:
+                result.extend(map(readers[0], value))
+            else:
+                result.extend(reader(each) for reader, each in zip(readers, value, strict=True))
+        except Damage as damage:
+            raise damage.within(f"[{len(result)}]") from None
+        return tuple(result)
 
     return read
 
 
 def _mapping(reader: Reader, decoded: bool) -> Reader:
-    def read(value: Any, at: str) -> Any:
+    def read(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise _no(value, at, "an object")
-        if decoded and not all(isinstance(key, str) and key.isprintable() for key in value):
-            raise _no(value, at, "an object with names")
-        return {key: reader(inner, f"{at}.{key}") for key, inner in value.items()}
+            raise _no(value, "an object")
+        result, key = {}, ""
+        try:
+            for key, inner in value.items():
+                if decoded and not (isinstance(key, str) and key.isprintable()):
+                    raise _no(value, "an object with names")
+                result[key] = reader(inner)
+        except Damage as damage:
+            raise damage.within(f".{ascii(key)[1:-1][:40]}") from None
+        return result
 
     return read
 
 
-def _read_object(kind: Any, value: Any, at: str) -> Any:
+def _read_object(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise _no(value, at, "an object")
+        raise _no(value, "an object")
     readers, required = _object_fields(kind)
-    for name in required:
-        if name not in value:
-            raise Damage(f"{at} lacks `{name}`")
-    if unknown := sorted(value.keys() - readers.keys()):
-        raise Damage(f"{at} has an unknown key {ascii(unknown[0])[:40]}")
-    return kind(**{name: readers[name](inner, f"{at}.{name}") for name, inner in value.items()})
+    if missing := [name for name in required if name not in value]:
+        raise Damage(f" lacks `{missing[0]}`")
+    if not value.keys() <= readers.keys():
+        unknown = min(value.keys() - readers.keys())
+        raise Damage(f" has an unknown key {ascii(unknown)[:40]}")
+    result, name = {}, ""
+    try:
+        for name, inner in value.items():
+            result[name] = readers[name](inner)
+    except Damage as damage:
+        raise damage.within(f".{name}") from None
+    return kind(**result)
 
 
 @lru_cache(maxsize=32)
@@ -257,20 +271,32 @@ def _object_fields(kind: Any) -> tuple[dict[str, Reader], list[str]]:
     return readers, [f.name for f in needed]
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+def _read_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    raise _no(value, "text")
 
 
-def _is_number(value: object) -> bool:
-    return not math.isnan(value) if isinstance(value, float) else _is_whole(value)
+def _read_whole(value: Any) -> Any:
+    if type(value) is int and -LARGEST <= value <= LARGEST:
+        return value
+    raise _no(value, "a whole number")
 
 
-_PLAIN: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
-    Any: (lambda value: True, "anything"),
-    bool: (lambda value: isinstance(value, bool), "true or false"),
-    int: (_is_whole, "a whole number"),
-    float: (_is_number, "a number"),
-    str: (lambda value: isinstance(value, str), "text"),
+def _read_number(value: Any) -> Any:
+    if isinstance(value, float) and not math.isnan(value):
+        return value
+    if type(value) is int and -LARGEST <= value <= LARGEST:
+        return value
+    raise _no(value, "a number")
+
+
+_PLAIN: Mapping[Any, tuple[Reader, str]] = {
+    Any: (lambda value: value, "anything"),
+    bool: (_atom(lambda value: isinstance(value, bool), "true or false"), "true or false"),
+    int: (_read_whole, "a whole number"),
+    float: (_read_number, "a number"),
+    str: (_read_text, "text"),
 }
 
 
@@ -283,7 +309,10 @@ def check_fields(value: Any) -> Any:
     kind: Any = type(value)
     for name, read, suits in _fields(kind):
         inner = getattr(value, name)
-        read(inner, name)
+        try:
+            read(inner)
+        except Damage as damage:
+            raise damage.within(f"the field {name} of a {kind.__name__}") from None
         if not (suits is None or inner is None or suits(inner)):
             raise Damage(f"the field {name} of a {kind.__name__} has a wrong value")
         for each in inner if isinstance(inner, tuple) else (inner,):
@@ -318,7 +347,7 @@ def _fields(kind: Any) -> list[tuple[str, Reader, Callable[[Any], bool] | None]]
 def _fits(value: object, hint: Any) -> bool:
     """Return whether a decoded value is of the type that a field declares."""
     try:
-        _reader_of(hint, decoded=True)(value, "")
+        _reader_of(hint, decoded=True)(value)
     except Damage:
         return False
     return True

@@ -127,17 +127,9 @@ class Entry:
     @property
     def key(self) -> Key:
         """Key of the entry; of entries with equal keys the newest is kept."""
-        return (
-            self.kernel,
-            self.impl,
-            tuple(sorted(self.sizes.items())),
-            self.dtype,
-            self.device,
-            self.torch,
-            self.triton,
-            self.source,
-            self.predicted,
-        )
+        sizes = tuple(sorted(self.sizes.items()))
+        at = self.kernel, self.impl, sizes, self.dtype, self.device
+        return *at, self.torch, self.triton, self.source, self.predicted
 
 
 def bucket(sizes: Sizes) -> dict[str, int]:
@@ -192,14 +184,8 @@ class Tuned:
         """Return the measured entry for exactly these sizes; else, of those in the same bucket, the
         nearest in ratio and then the newest; else None. Entries of other buckets are never
         returned."""
-        request = (
-            kernel,
-            impl,
-            dtype,
-            device,
-            versions.get("torch", ""),
-            versions.get("triton", ""),
-        )
+        software = versions.get("torch", ""), versions.get("triton", "")
+        request = kernel, impl, dtype, device, *software
         near = [
             e
             for e in self.entries.values()
@@ -301,9 +287,11 @@ def damage_text(path: Path, damaged: Sequence[str]) -> str:
     return f"{path} holds {many} that cannot be used ({first}); the next change drops them."
 
 
-def check_entry(entry: Titled) -> None:
-    """Raise Damage where an entry could not be read back."""
-    read_as(type(entry), asdict(entry), entry.title)  # type: ignore[call-overload]
+def plain_entry(entry: Titled) -> dict[str, Any]:
+    """Return an entry as JSON. Raises Damage where it could not be read back."""
+    plain: dict[str, Any] = asdict(entry)  # type: ignore[call-overload]
+    read_as(type(entry), plain, entry.title)
+    return plain
 
 
 @contextmanager
@@ -349,13 +337,10 @@ def write(path: Path, entries: Iterable[Titled], make_folder: bool = False) -> N
 def text_of(entries: Iterable[Titled]) -> str:
     """Return the contents of a file, in which each entry is a line. Raises TunedError where one
     could not be read back."""
-    several = list(entries)
     try:
-        for entry in several:
-            check_entry(entry)
+        lines = ",\n".join(json.dumps(plain_entry(e), allow_nan=False) for e in entries)
     except Damage as damage:
         raise TunedError(f"{damage}; correct the kernel, nothing is kept.") from None
-    lines = ",\n".join(json.dumps(asdict(e), allow_nan=False) for e in several)  # type: ignore[call-overload]
     return f'{{"{FORMAT.mark}": {FORMAT.version}, "entries": [\n{lines}\n]}}\n'
 
 

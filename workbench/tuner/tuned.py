@@ -12,7 +12,7 @@ from workbench.catalog.source import code_hash
 from workbench.data.plain import Damage
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.data.selection import bit_classes, config_key, ranking, relevant, same_bits, select
-from workbench.data.tuned_cache import Entry, TunedError, changing, check_entry, default_path
+from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, plain_entry
 from workbench.spec import Limits, Spec, values
 
 
@@ -130,7 +130,7 @@ def remember(
     usable, damages = list[Entry](), list[Damage]()
     for entry in result:
         try:
-            check_entry(entry)
+            plain_entry(entry)
             usable.append(entry)
         except Damage as damage:
             damages.append(damage)
