@@ -255,7 +255,7 @@ def test_the_python_source_compiles_and_equals_the_entries(tmp_path):
     for each in several:
         config = configs[each.key]
         assert type(config) is triton.Config
-        wanted = {n: v for n, v in each.config if v is not None}
+        wanted = {n: v for n, v in each.config.items() if v is not None}
         assert {n: v for n, v in config.all_kwargs().items() if n in wanted} == wanted
         assert set(config.kwargs) == set(wanted) - {"num_warps"}
 

@@ -42,7 +42,7 @@ LARGEST = 10**300  # of whole numbers in records: it still has a float
 class Damage(ValueError):
     """A value is not what its format says; the message begins with its place."""
 
-    def within(self, place: str) -> Damage:
+    def prefix(self, place: str) -> Damage:
         """Return this damage of a value at a place."""
         return Damage(f"{place}{self}")
 
@@ -100,7 +100,7 @@ class Format:
             )
         return dict(plain)
 
-    def damaged(self, name: str, damage: object) -> WorkbenchError:
+    def damage_error(self, name: str, damage: object) -> WorkbenchError:
         """Return the error of a damaged file."""
         return self.error(f"{name} is damaged ({damage}); {self.remedy}.")
 
@@ -113,7 +113,7 @@ def read_as(kind: Any, value: Any, at: str) -> Any:
     try:
         return _reader_of(kind)(value)
     except Damage as damage:
-        raise damage.within(at) from None
+        raise damage.prefix(at) from None
 
 
 def read_rows(plain: Mapping[str, Any], name: str, read: Callable[[Any, str], T]) -> list[T]:
@@ -221,7 +221,7 @@ def _sequence(readers: Sequence[Reader], many: int | None, decoded: bool) -> Rea
             else:
                 result.extend(reader(each) for reader, each in zip(readers, value, strict=True))
         except Damage as damage:
-            raise damage.within(f"[{len(result)}]") from None
+            raise damage.prefix(f"[{len(result)}]") from None
         return tuple(result)
 
     return read
@@ -238,7 +238,7 @@ def _mapping(reader: Reader, decoded: bool) -> Reader:
                     raise _no(value, "an object with names")
                 result[key] = reader(inner)
         except Damage as damage:
-            raise damage.within(f".{ascii(key)[1:-1][:40]}") from None
+            raise damage.prefix(f".{ascii(key)[1:-1][:40]}") from None
         return result
 
     return read
@@ -258,7 +258,7 @@ def _read_object(kind: Any, value: Any) -> Any:
         for name, inner in value.items():
             result[name] = readers[name](inner)
     except Damage as damage:
-        raise damage.within(f".{name}") from None
+        raise damage.prefix(f".{name}") from None
     return kind(**result)
 
 
@@ -312,7 +312,7 @@ def check_fields(value: Any) -> Any:
         try:
             read(inner)
         except Damage as damage:
-            raise damage.within(f"the field {name} of a {kind.__name__}") from None
+            raise damage.prefix(f"the field {name} of a {kind.__name__}") from None
         if not (suits is None or inner is None or suits(inner)):
             raise Damage(f"the field {name} of a {kind.__name__} has a wrong value")
         for each in inner if isinstance(inner, tuple) else (inner,):

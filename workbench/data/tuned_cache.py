@@ -258,8 +258,8 @@ def parse(
     kind: type[E],
     on_damage: Callable[[str], object] | None = None,
 ) -> list[E]:
-    """Return the usable entries of a file's bytes, of one class, as `read` does; `name` is the
-    file's, for messages."""
+    """Return the usable entries of a file's bytes, of one class; `name` is the file's, in messages.
+    Raises TunedError, as `read` does."""
     plain = FORMAT.parse(data, name)
 
     def read_entry(value: Any, at: str) -> E | None:
@@ -274,7 +274,7 @@ def parse(
     try:
         entries = read_rows(plain, "entries", read_entry)
     except Damage as damage:
-        raise FORMAT.damaged(name, damage) from None
+        raise FORMAT.damage_error(name, damage) from None
     return [entry for entry in entries if entry is not None]
 
 

@@ -219,7 +219,7 @@ def parse(data: bytes, name: str) -> RecordedWorkload:
     try:
         return _workload(plain)
     except Damage as error:
-        raise FORMAT.damaged(name, error) from None
+        raise FORMAT.damage_error(name, error) from None
 
 
 def _workload(plain: Mapping[str, Any]) -> RecordedWorkload:

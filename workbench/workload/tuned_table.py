@@ -96,10 +96,11 @@ def read(path: Path) -> list[PinnedEntry]:
 
 
 def parse(data: bytes, name: str) -> list[PinnedEntry]:
-    """Return the entries of a table's bytes, as `read` does; `name` is the file's, for messages."""
+    """Return the entries of a table's bytes; `name` is the file's, for messages. Raises TunedError,
+    as `read` does."""
 
     def refuse(damage: str) -> None:
-        raise tuned_cache.FORMAT.damaged(name, damage)
+        raise tuned_cache.FORMAT.damage_error(name, damage)
 
     return tuned_cache.parse(data, name, PinnedEntry, refuse)
 
