@@ -184,17 +184,14 @@ def _either(readers: Sequence[Reader], kinds: Sequence[Any], optional: bool) -> 
     def read(value: Any) -> Any:
         if value is None and optional:
             return None
-        for reader in readers[:-1]:
+        if len(readers) == 1:
+            return readers[0](value)
+        for reader in readers:
             try:
                 return reader(value)
             except Damage:
                 continue
-        try:
-            return readers[-1](value)
-        except Damage:
-            if len(kinds) == 1:
-                raise
-            raise _no(value, " or ".join(map(_kind_text, kinds))) from None
+        raise _no(value, " or ".join(map(_kind_text, kinds)))
 
     return read
 
@@ -207,10 +204,9 @@ def _kind_text(kind: Any) -> str:
 
 def _sequence(readers: Sequence[Reader], many: int | None, decoded: bool) -> Reader:
     """Return what reads a tuple of one type, or of as many values as it has types."""
-    kinds = tuple if decoded else (list, tuple)
 
     def read(value: Any) -> Any:
-        if not isinstance(value, kinds):
+        if not isinstance(value, tuple if decoded else (list, tuple)):
             raise _no(value, "a list")
         if many is not None and len(value) != many:
             raise _no(value, f"a list of {many}")
@@ -250,9 +246,8 @@ def _read_object(kind: Any, value: Any) -> Any:
     readers, required = _object_fields(kind)
     if missing := [name for name in required if name not in value]:
         raise Damage(f" lacks `{missing[0]}`")
-    if not value.keys() <= readers.keys():
-        unknown = min(value.keys() - readers.keys())
-        raise Damage(f" has an unknown key {ascii(unknown)[:40]}")
+    if unknown := value.keys() - readers.keys():
+        raise Damage(f" has an unknown key {ascii(min(unknown))[:40]}")
     result, name = {}, ""
     try:
         for name, inner in value.items():
@@ -378,10 +373,6 @@ def _impls(value: Mapping[str, Mapping[str, Any]]) -> bool:
     )
 
 
-def _ceilings(value: Mapping[str, Mapping[str, Any]]) -> bool:
-    return all(map(_ceiling, value.values()))
-
-
 def _ceiling(value: Mapping[str, Any]) -> bool:
     """Return whether this is a ceiling as `device.hardware.ceilings` states one, or as `workbench
     ceilings` measured it: one that could not be has no value."""
@@ -413,7 +404,7 @@ _TESTS: Mapping[str, Callable[[Any], bool]] = {
     "Run.id": is_id,
     "run": is_id,
     "sizes": _extents,
-    "ceilings": _ceilings,
+    "ceilings": lambda v: all(map(_ceiling, v.values())),
     "impls": _impls,
     "samples_s": _durations,
     "Measured.median_s": _positive,

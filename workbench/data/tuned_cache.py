@@ -206,11 +206,10 @@ class Tuned:
         """Return the entries that match all given values: by problem, the fastest Impl of each
         first."""
         request = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
-        requested = {name: value for name, value in request.items() if value is not None}
         results = [
             e
             for e in self.entries.values()
-            if all(getattr(e, n) == v for n, v in requested.items())
+            if all(value in (None, getattr(e, name)) for name, value in request.items())
         ]
         first = self.fastest()
         return sorted(results, key=lambda e: (e.problem, e.key not in first, e.key))
