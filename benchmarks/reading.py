@@ -224,7 +224,7 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     """Return how reading a file ends: a result, a sentence, or else the fault."""
     from workbench.commands.read import summarise
     from workbench.commands.traces import as_run
-    from workbench.data.checked import check_fields
+    from workbench.data.plain import check_fields
     from workbench.data.record import dumps, loads
     from workbench.reports.trace import page
     from workbench.traces.readers import read

@@ -28,6 +28,7 @@ import workbench
 import workbench.api
 from workbench import catalog
 from workbench.api import commands
+from workbench.device.calibration import IMPLS, numbers_text
 from workbench.measurement.rules import RULES
 from workbench.ops.text import stub
 from workbench.spec import AUTO, Impl, Spec, Tensor, label, sizes_text, values
@@ -174,9 +175,11 @@ def rules() -> str:
 
 
 def ranked(measured: Sequence[Mapping[str, Any]]) -> str:
-    """The Impls of each measured case, the fastest first: what operations choose by. All devices
-    are of one architecture, and the last one that measured a case counts."""
-    lines, cases_of = [], {n: c for device in measured for n, c in device["cases"].items()}
+    """The times of the Impls of each measured case: what operations choose by. All devices are of
+    one architecture, and the last one that measured a case counts."""
+    cases_of = {n: c for device in measured for n, c in device["cases"].items()}
+    names = ", ".join(file.name for file in (*MEASURED, DRAWN))
+    lines = [f"# source: benchmarks/data: {names}", "kernel,sizes,dtype,impl,phase,median_us"]
     for goal in kernels.GOALS:
         if (case := cases_of.get(goal.name)) is None:
             continue
@@ -185,15 +188,21 @@ def ranked(measured: Sequence[Mapping[str, Any]]) -> str:
         rest = {
             n: us for n, us in case.get("first_pass", {}).items() if n in ours and n not in final
         }
-        order = [*sorted(final, key=final.__getitem__), *sorted(rest, key=rest.__getitem__)]
-        plain = dict(kernel=goal.kernel, sizes=dict(goal.sizes), dtype=goal.dtype, impls=order)
-        lines.append(json.dumps(plain))
-    lines += map(json.dumps, drawn_cases())
-    cases = ",\n".join(lines)
-    return f'{{"arch": "sm_90", "cases": [\n{cases}\n]}}\n'
+        sizes = dict(goal.sizes)
+        lines += impl_lines(goal.kernel, sizes, goal.dtype, "final", final)
+        lines += impl_lines(goal.kernel, sizes, goal.dtype, "first_pass", rest)
+    return "\n".join([*lines, *drawn_lines()]) + "\n"
 
 
-def drawn_cases() -> Iterator[dict[str, Any]]:
+def impl_lines(
+    kernel: str, sizes: Mapping[str, int], dtype: str, phase: str, times: Mapping[str, float]
+) -> Iterator[str]:
+    """A line for each Impl, the fastest first."""
+    for impl in sorted(times, key=times.__getitem__):
+        yield f"{kernel},{numbers_text(sizes)},{dtype},{impl},{phase},{times[impl]:.3f}"
+
+
+def drawn_lines() -> Iterator[str]:
     """The Impls at sizes that were drawn, each by the time of the config that runs where nothing is
     tuned if that was timed, else by its best."""
     for problem in json.loads(lzma.decompress(DRAWN.read_bytes())):
@@ -207,8 +216,8 @@ def drawn_cases() -> Iterator[dict[str, Any]]:
                 usual = [one for one in ours if one["config"] == dict(values(choice.config))]
                 times[choice.impl.name] = min(one["us"] for one in usual or ours)
         if len(times) > 1:
-            order = sorted(times, key=times.__getitem__)
-            yield {**{key: problem[key] for key in ("kernel", "sizes", "dtype")}, "impls": order}
+            at = (problem["kernel"], problem["sizes"], problem["dtype"])
+            yield from impl_lines(*at, "first_pass", times)
 
 
 def functions() -> str:
@@ -283,7 +292,7 @@ def all_pages() -> dict[Path, str]:
         **made,
         OPS / "__init__.pyi": stub(specs),
         CALLS: calls_stub(),
-        OPS.parent / "tuner" / "measured.json": ranked(measured),
+        IMPLS / "sm_90.csv": ranked(measured),
     }
 
 

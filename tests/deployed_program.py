@@ -30,7 +30,7 @@ def entry(n, block, warps=8, **changes):
         "arch": "", "device": "NVIDIA H200", "triton": triton.__version__, "torch": "",
         "module": "__main__", "function": function.name, "text_hash": function.text_hash,
         "key": (str(n), "torch.float32", "torch.float32"),
-        "config": (("BLOCK", block), ("num_warps", warps)),
+        "config": {"BLOCK": block, "num_warps": warps},
         "before_s": time, "after_s": time, "family": None, "protocol": "p4", "at": "2026",
     }  # fmt: skip
     return PinnedEntry(**{**values, **changes})

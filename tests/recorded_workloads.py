@@ -1,15 +1,16 @@
 """Workloads that Hypothesis draws, as a recording would leave them; and damage to their files."""
 
 import json
+from typing import get_args
 
 from hypothesis import strategies as st
 
 from workbench.workload import signature as S
 from workbench.workload.file import (
-    MODES,
     CountedSignature,
     GpuTimes,
     KernelTime,
+    Mode,
     RecordedProcess,
     RecordedWorkload,
 )
@@ -61,7 +62,7 @@ signatures = st.builds(
     st.dictionaries(names, arguments, max_size=3),
     grids,
     st.dictionaries(names, plain, max_size=2),
-    st.sampled_from(S.ORIGINS),
+    st.sampled_from(get_args(S.Origin)),
     st.dictionaries(names, plain, max_size=2),
     st.integers(1, 60),
     st.booleans(),
@@ -69,8 +70,8 @@ signatures = st.builds(
     st.none() | config_grids,
 )
 processes = st.builds(
-    RecordedProcess, names, st.none() | st.integers(0, 64), st.sampled_from(MODES), names, names,
-    seconds, st.booleans(), st.dictionaries(names, names, max_size=2),
+    RecordedProcess, names, st.none() | st.integers(0, 64), st.sampled_from(get_args(Mode)),
+    names, names, seconds, st.booleans(), st.dictionaries(names, names, max_size=2),
 )  # fmt: skip
 times = st.builds(
     GpuTimes, names, seconds,

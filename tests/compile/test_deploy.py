@@ -14,10 +14,11 @@ from deployed_program import entry
 
 from workbench.commands import workload_export, workload_run
 from workbench.commands.options import OptionError, WorkloadExportOptions, WorkloadRunOptions
+from workbench.data.tuned_cache import TunedError
 from workbench.workload.deployed import begin, counts_of, counts_text
+from workbench.workload.errors import WorkloadError
 from workbench.workload.pinned import TableLookup
 from workbench.workload.ranks import difference
-from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import write
 
 PROGRAM = str(Path(deployed_program.__file__))
@@ -115,7 +116,7 @@ def test_a_wrong_variable_is_a_note_and_ends_the_program_under_the_policy_error(
     [
         ({}, OptionError, "No program is named"),
         ({"target": ("t.json", "--", "a.py")}, OptionError, "one word too many"),
-        ({"target": ("--", "a.py")}, WorkloadError, "cannot be read"),
+        ({"target": ("--", "a.py")}, TunedError, "cannot be read"),
         ({"target": ("--", "a.py"), "policy": "best"}, WorkloadError, "no policy 'best'"),
     ],
 )
@@ -187,8 +188,7 @@ def moe(batch, config=(64, 128, 64, 8, 4, 3), **changes):
     }  # fmt: skip
     return entry(
         batch, 0, function="fused_moe_kernel", device="NVIDIA H200 NVL",
-        config=tuple(sorted(zip(names, config, strict=True))),
-        arguments=tuple(sorted(arguments.items())),
+        config=dict(zip(names, config, strict=True)), arguments=arguments,
     )  # fmt: skip
 
 
@@ -242,7 +242,7 @@ def test_the_python_source_compiles_and_equals_the_entries(tmp_path):
         entry(n, 64 + n, module=m, function=f, at=f"20{n}\n", key=(k, "torch.float16"))
         for n, (m, f, k) in enumerate(hostile)
     ]
-    several.append(entry(9, 0, function="g", config=(("X", True), ("maxnreg", None), ("s", "a"))))
+    several.append(entry(9, 0, function="g", config={"X": True, "maxnreg": None, "s": "a"}))
     write(table := tmp_path / "tuned.json", several)
     assert exported(table, tmp_path / "configs.py", "python") == 0
     space = {}
@@ -255,7 +255,7 @@ def test_the_python_source_compiles_and_equals_the_entries(tmp_path):
     for each in several:
         config = configs[each.key]
         assert type(config) is triton.Config
-        wanted = {n: v for n, v in each.config if v is not None}
+        wanted = {n: v for n, v in each.config.items() if v is not None}
         assert {n: v for n, v in config.all_kwargs().items() if n in wanted} == wanted
         assert set(config.kwargs) == set(wanted) - {"num_warps"}
 

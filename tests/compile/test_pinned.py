@@ -9,10 +9,10 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction
 
 import workbench.workload
+from workbench.workload.errors import WorkloadError
 from workbench.workload.identity import function_of
 from workbench.workload.pinned import PinnedTable
 from workbench.workload.ranks import PinError
-from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import MeasuredTime, PinnedEntry, write
 
 
@@ -50,7 +50,7 @@ def entry(tuned, n, block, warps=8, **changes):
     values = {
         "arch": "sm_90", "device": "NVIDIA H200", "triton": triton.__version__, "torch": "",
         "module": function.module, "function": function.name, "text_hash": function.text_hash,
-        "key": (str(n), "torch.float32"), "config": (("BLOCK", block), ("num_warps", warps)),
+        "key": (str(n), "torch.float32"), "config": {"BLOCK": block, "num_warps": warps},
         "before_s": time, "after_s": time, "family": None, "protocol": "p4", "at": "2026",
     }  # fmt: skip
     return PinnedEntry(**{**values, **changes})
@@ -151,7 +151,7 @@ def test_a_config_of_a_hook_that_is_not_in_the_list_is_a_miss(tuned, launched, p
 
 
 def test_an_unknown_knob_of_the_table_is_a_miss(tuned, launched, pin, caplog):
-    pin(entry(tuned, 100, 128, config=(("BLOK", 1),)), policy="first")
+    pin(entry(tuned, 100, 128, config={"BLOK": 1}), policy="first")
     tuned[(1,)](torch.empty(4), 100)
     assert last(launched) == (64, 4) and "this function cannot have its config" in caplog.text
 

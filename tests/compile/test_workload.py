@@ -15,9 +15,9 @@ import workload_program
 
 import workbench.workload
 from workbench.workload import file as files
+from workbench.workload.errors import WorkloadError
 from workbench.workload.identity import text_hash
 from workbench.workload.signature import PlainArgument, TensorArgument
-from workbench.workload.strict import WorkloadError
 from workbench.workload.triton_hooks import TritonHooks
 
 TESTS = Path(__file__).parents[1]

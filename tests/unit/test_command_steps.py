@@ -28,7 +28,7 @@ from workbench.data.record import Record
 from workbench.reports import page_drawing
 from workbench.revisions import bisection
 from workbench.workload import program_runner
-from workbench.workload.strict import WorkloadError
+from workbench.workload.errors import WorkloadError
 
 pytestmark = pytest.mark.unit
 

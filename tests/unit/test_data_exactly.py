@@ -1,5 +1,6 @@
 """What the data's functions return at their limits and beside them, each worked out by hand."""
 
+import functools
 import math
 import os
 import sqlite3
@@ -14,7 +15,6 @@ from compiled_cases import RESOURCES, outcome, predicted
 
 from workbench.code import code_pair
 from workbench.data import (
-    checked,
     database,
     energy,
     environment,
@@ -27,6 +27,7 @@ from workbench.data import (
     mac,
     memory,
     modes,
+    plain,
     project,
     record,
     returned,
@@ -758,15 +759,16 @@ def test_a_ramp_is_found_where_it_begins_and_ends():
 
 
 def test_a_range_of_text_is_no_tuple_of_numbers():
-    test = checked._test_of(tuple[float, ...])
+    test = functools.partial(plain._fits, hint=tuple[float, ...])
     assert test((1.0, 2)) and test(()) and not test([1.0]) and not test((1.0, "a"))
     assert not test("") and not test("ab")
-    assert checked._extents({"N": 0, "M": 3}) and not checked._extents({"N": 3, "M": -1})
-    assert checked._durations((0.0, 1.0)) and not checked._durations((1.0, -1.0))
-    assert not checked._durations((math.inf,)) and not checked._positive(0.0)
-    assert not checked._positive(math.inf) and checked._positive(1e-9)
-    assert checked._is_whole(checked.LARGEST) and not checked._is_whole(checked.LARGEST + 1)
-    assert not checked._is_whole(True) and not checked._is_number(math.nan)
+    assert plain._extents({"N": 0, "M": 3}) and not plain._extents({"N": 3, "M": -1})
+    assert plain._durations((0.0, 1.0)) and not plain._durations((1.0, -1.0))
+    assert not plain._durations((math.inf,)) and not plain._positive(0.0)
+    assert not plain._positive(math.inf) and plain._positive(1e-9)
+    assert plain._fits(plain.LARGEST, int) and not plain._fits(plain.LARGEST + 1, int)
+    assert not plain._fits(True, int) and not plain._fits(math.nan, float)
+    assert plain._fits(plain.LARGEST, float) and not plain._fits(True, float)
 
 
 def test_instructions_of_a_loop_are_for_the_same_work():
@@ -1353,7 +1355,7 @@ def test_of_points_that_nothing_beats_equal_ones_stand_once():
     ],
 )
 def test_a_ceiling_is_what_was_stated_or_measured(value, is_ceiling):
-    assert bool(checked._ceiling(value)) is is_ceiling
+    assert bool(plain._ceiling(value)) is is_ceiling
 
 
 # Steps of a series

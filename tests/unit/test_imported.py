@@ -20,9 +20,9 @@ from workbench import cli
 from workbench.commands.console import clean, plain_console, say
 from workbench.commands.report import _place
 from workbench.data import clock
-from workbench.data.checked import check_fields
 from workbench.data.database import HistoryError, open_history
 from workbench.data.events import EventLog, read
+from workbench.data.plain import check_fields
 from workbench.data.record import dumps, loads
 
 pytestmark = pytest.mark.unit

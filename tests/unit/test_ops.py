@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import logging
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from workbench.catalog import kernel_names, spec_of  # noqa: E402
 from workbench.catalog.source import code_hash  # noqa: E402
 from workbench.data import tuned_cache  # noqa: E402
 from workbench.device import calibration  # noqa: E402
+from workbench.device.calibration import measured_cases  # noqa: E402
 from workbench.device.correction import best_estimate  # noqa: E402
 from workbench.device.cost_model import guess_seconds  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
@@ -86,12 +86,12 @@ def chosen(spec, sizes, dtype="bf16"):
 def test_every_impl_that_a_measured_size_allows_was_measured_there():
     """An Impl that is newer than the times would never be chosen."""
     limits = DEVICES["h200"].limits
-    cases = json.loads(tuner_choice.MEASURED.read_text())["cases"]
+    cases = measured_cases("sm_90")
     for case in cases:
-        size = limits, case["dtype"], case["sizes"]
-        impls = [i for i in spec_of(case["kernel"]).impls if i.backend == "triton"]
+        size = limits, case.dtype, case.sizes
+        impls = [i for i in spec_of(case.kernel).impls if i.backend == "triton"]
         allowed = {i.name for i in impls if allows(i, *size)}
-        assert allowed <= set(case["impls"]), case
+        assert allowed <= set(case.impls), case
     assert len(cases) > 80
 
 
@@ -205,8 +205,8 @@ def test_a_gradient_that_no_impl_takes_is_computed_by_torch(h200):
 def test_several_impls_are_measured_in_numbers_as_wide():
     """In fp32 the fastest of 16 bits may be the slowest: Q4_K of one row took 206 us by `slices`,
     and 24 by `rows`."""
-    limits, cases = DEVICES["h200"].limits, json.loads(tuner_choice.MEASURED.read_text())["cases"]
-    measured = {(case["kernel"], ITEMSIZE[case["dtype"]]) for case in cases}
+    limits, cases = DEVICES["h200"].limits, measured_cases("sm_90")
+    measured = {(case.kernel, ITEMSIZE[case.dtype]) for case in cases}
     for spec in map(spec_of, kernel_names()):
         for dtype in dtypes_of(spec):
             impls = [i for i in spec.impls if i.backend == "triton"]
@@ -220,8 +220,8 @@ def allows(impl, limits, dtype, sizes):
 
 
 def test_measured_impls_exist():
-    for case in json.loads(tuner_choice.MEASURED.read_text())["cases"]:
-        assert set(case["impls"]) <= {i.name for i in spec_of(case["kernel"]).impls}
+    for case in measured_cases("sm_90"):
+        assert set(case.impls) <= {i.name for i in spec_of(case.kernel).impls}
 
 
 # Shapes

@@ -19,6 +19,7 @@ from workbench.traces.profilers.running.after_import import AfterImport
 from workbench.traces.readers import read as read_trace
 from workbench.workload import file as files
 from workbench.workload import rank_file
+from workbench.workload.errors import WorkloadError
 from workbench.workload.file import (
     CountedSignature,
     GpuTimes,
@@ -36,7 +37,6 @@ from workbench.workload.signature import (
     PlainArgument,
     TensorArgument,
 )
-from workbench.workload.strict import WorkloadError
 from workbench.workload.table import head_lines, mean_seconds, rows_of, seconds_by_signature
 
 TRACES = "tests/golden/traces/torch_profiler"
@@ -88,8 +88,8 @@ def test_a_thousand_damaged_files_end_in_a_sentence_each(workload, seed):
         ({"workload": 2}, "format 2, and this workbench knows formats up to 1"),
         ({"workload": True}, "has no `workload` version"),
         ({"functions": {}}, "`functions` is not a list"),
-        ({"beyond": [[0, 1]]}, "beyond[0] names an entry that is not there"),
-        ({"arguments": [{"int": 1.5}]}, "arguments[0] is not a whole number"),
+        ({"beyond": [[0, 1]]}, "beyond[0] names row 0, which is not there"),
+        ({"arguments": [{"int": 1.5}]}, "arguments[0] is 1.5, not a whole number"),
         ({"arguments": [{"strange": 1}]}, "not one of int, float"),
     ],
 )

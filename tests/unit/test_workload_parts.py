@@ -2,9 +2,12 @@
 
 import json
 import math
+import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Literal
 
 import drawn_numbers
 import numpy as np
@@ -14,6 +17,18 @@ import triton
 from drawn_numbers import launch, tensor
 from table_text import text_of
 
+from workbench.data import tuned_cache
+from workbench.data.plain import (
+    Count,
+    Damage,
+    Format,
+    Grid,
+    Seconds,
+    Whole,
+    read_as,
+    row_of,
+)
+from workbench.data.tuned_cache import TunedError
 from workbench.workload import (
     exported,
     families,
@@ -29,7 +44,6 @@ from workbench.workload import (
     rebuilt,
     recorder,
     step_marks,
-    strict,
     table,
     triton_hooks,
     tuned_table,
@@ -37,6 +51,7 @@ from workbench.workload import (
 )
 from workbench.workload import file as workload_file
 from workbench.workload import signature as S
+from workbench.workload.errors import WorkloadError
 from workbench.workload.program_runs import NamedOutput, OutputDifference, ProgramRun
 from workbench.workload.tuned_table import MeasuredTime, PinnedEntry
 
@@ -53,7 +68,7 @@ def entry(number=1, **more):
         "function": "add",
         "text_hash": "a" * 16,
         "key": ("1024", "torch.float32"),
-        "config": (("BLOCK", 64 * number), ("num_warps", 4)),
+        "config": {"BLOCK": 64 * number, "num_warps": 4},
         "before_s": MeasuredTime(4e-5, 3e-5, 5e-5),
         "after_s": MeasuredTime(2e-5, 1e-5, 3e-5),
         "family": None,
@@ -99,8 +114,9 @@ def damages(text, read):
             try:
                 result = read(json.dumps(copy).encode(), "f")
                 said.append("same" if result == read(text.encode(), "f") else "read")
-            except strict.WorkloadError as error:
-                said.append(str(error).partition("; ")[0].removeprefix("f is damaged "))
+            except (WorkloadError, TunedError) as error:
+                text_ = str(error).partition("; ")[0].removeprefix("f is damaged ")
+                said.append(re.sub(r" is .*, not (.*\))$", r" is not \1", text_))
         short = ".".join(str(part) for part in path)
         lines[short] = list(dict.fromkeys(said))
     return lines
@@ -135,9 +151,8 @@ def test_every_value_of_a_workload_file_is_read_strictly():
 
 
 def test_every_value_of_a_tuned_table_is_read_strictly():
-    text = tuned_table.text_of([entry(family="f", arguments=(("n", "7"), ("x", "float32[8]")))])
+    text = tuned_cache.text_of([entry(family="f", arguments={"n": "7", "x": "float32[8]"})])
     lines = damages(text, tuned_table.parse)
-    del lines["written_by"]
     golden = drawn_numbers.damage_lines(lines)
     assert golden == drawn_numbers.stored_damage("tuned_table")
 
@@ -147,35 +162,37 @@ def test_every_value_of_a_tuned_table_is_read_strictly():
 ])  # fmt: skip
 def test_whole_numbers_have_64_bits(value, right):
     if right:
-        assert strict.whole(value, "n") == value
+        assert read_as(Whole, value, "n") == value
     else:
-        with pytest.raises(strict.Damage, match="n is not a whole number of 64 bits"):
-            strict.whole(value, "n")
+        with pytest.raises(Damage, match=f"n is {value}, not a whole number"):
+            read_as(Whole, value, "n")
 
 
 def test_limits_of_plain_data():
-    assert strict.count(0, "n") == 0 and strict.wholes([0, 5], "n", 0) == (0, 5)
-    assert strict.wholes([-1], "n") == (-1,) and strict.seconds(0, "s") == 0.0
-    for call in (
-        lambda: strict.count(-1, "n"),
-        lambda: strict.wholes([1, 0], "n", 1),
-        lambda: strict.seconds(math.inf, "s"),
-        lambda: strict.seconds(-1e-9, "s"),
-        lambda: strict.entry_at("ab", 2, "e"),
-        lambda: strict.entry_at("ab", -1, "e"),
-        lambda: strict.one_of(1, "o", (True,)),
-        lambda: strict.seconds(True, "s"),
-    ):
-        with pytest.raises(strict.Damage):
-            call()
-    assert strict.entry_at("ab", 1, "e") == "b" and strict.one_of(True, "o", (1, True)) is True
+    assert read_as(Count, 0, "n") == 0 and read_as(tuple[Count, ...], [0, 5], "n") == (0, 5)
+    assert read_as(tuple[Whole, ...], [-1], "n") == (-1,) and read_as(Seconds, 0, "s") == 0.0
+    assert read_as(Count | None, None, "n") is None and read_as(Grid, [1, 2, 3], "g") == (1, 2, 3)
+    for kind, value in (
+        (Count, -1), (Count, 2**64), (tuple[Count, ...], [1, -1]), (tuple[Count, ...], "ab"),
+        (tuple[Count, Count], [1]), (Grid, []), (Grid, [1, 2, 3, 4]), (Count | None, -1),
+        (Seconds, math.inf), (Seconds, math.nan), (Seconds, -1e-9), (Seconds, True),
+        (Literal[True], 1), (Literal["a", "b"], "c"), (bool, 1), (str, 1),
+        (Mapping[str, int], [1]), (Mapping[str, int], {"a": "b"}), (int | bool | str, 0.5),
+    ):  # fmt: skip
+        with pytest.raises(Damage, match="here"):
+            read_as(kind, value, "here")
+    assert read_as(Literal[1, True], True, "o") is True and row_of("ab", 1, "e") == "b"
+    for number in (2, -1):
+        with pytest.raises(Damage, match=f"e names row {number}, which is not there"):
+            row_of("ab", number, "e")
+    form = Format("m", 1, "kind", WorkloadError, "name another")
     for version, words in ((2, "has format 2"), (True, "no `m` version"), ("1", "no `m` version")):
-        with pytest.raises(strict.WorkloadError, match=words):
-            strict.document(json.dumps({"m": version}).encode(), "f", "m", 1, "kind")
-    assert strict.document(b'{"m": 1}', "f", "m", 1, "kind") == {"m": 1}
+        with pytest.raises(WorkloadError, match=words):
+            form.parse(json.dumps({"m": version}).encode(), "f")
+    assert form.parse(b'{"m": 1}', "f") == {"m": 1}
     for data in (b"\xff", b"[1]", b"{"):
-        with pytest.raises(strict.WorkloadError, match="f is not a kind: it"):
-            strict.document(data, "f", "m", 1, "kind")
+        with pytest.raises(WorkloadError, match="f is not a kind: it"):
+            form.parse(data, "f")
 
 
 # Runs of a whole program
@@ -409,13 +426,13 @@ KEY = (1024, "torch.float32")
 
 
 def test_a_lookup_says_what_became_of_it():
-    second = entry(config=(("BLOCK", 128), ("num_warps", 8)))
+    second = entry(config={"BLOCK": 128, "num_warps": 8})
     assert chosen([entry(), second], KEY) == ("hit", "table", (64, 4))
     assert chosen([second], KEY) == ("hit", "table", (128, 8))
-    other = entry(config=(("BLOCK", 32), ("num_warps", 2), ("num_stages", None)))
+    other = entry(config={"BLOCK": 32, "num_warps": 2, "num_stages": None})
     assert chosen([other], KEY) == ("hit", "table", (32, 2))
     miss = ("first", (128, 8))
-    assert chosen([entry(config=(("TILE", 1),))], KEY) == ("refused", *miss)
+    assert chosen([entry(config={"TILE": 1})], KEY) == ("refused", *miss)
     assert chosen([entry(text_hash="b")], KEY) == ("changed", *miss)
     assert chosen([entry(triton="2.0")], KEY) == ("other triton", *miss)
     assert chosen([entry(text_hash="b"), entry()], KEY) == ("hit", "table", (64, 4))
@@ -433,9 +450,9 @@ def test_a_config_of_the_function_keeps_its_hook_and_another_needs_none():
     hooked = [triton.Config({"BLOCK": 64}, num_warps=4, pre_hook=print), CONFIGS[1]]
     tuner = autotuner(configs=hooked)
     assert pinned.config_of(entry(), tuner) is hooked[0]
-    assert pinned.config_of(entry(config=(("BLOCK", 32),)), tuner) is None
-    assert pinned.config_of(entry(config=(("num_warps", 4),)), tuner) is None
-    made = pinned.config_of(entry(config=(("BLOCK", 64), ("num_warps", 8))), autotuner())
+    assert pinned.config_of(entry(config={"BLOCK": 32}), tuner) is None
+    assert pinned.config_of(entry(config={"num_warps": 4}), tuner) is None
+    made = pinned.config_of(entry(config={"BLOCK": 64, "num_warps": 8}), autotuner())
     assert made not in CONFIGS and made.all_kwargs()["num_warps"] == 8
     assert pinned.first_config(autotuner(), {}) is CONFIGS[1]
     assert pinned.first_config(autotuner(prune_configs=lambda k: []), {}) is CONFIGS[0]
@@ -448,7 +465,7 @@ def test_a_config_of_the_function_keeps_its_hook_and_another_needs_none():
 
 def test_the_nearest_key_is_inside_a_family_and_nearest_in_ratio():
     some = [
-        entry(key=(n, "64", "torch.float32"), family="f", config=(("BLOCK", b), ("num_warps", 4)))
+        entry(key=(n, "64", "torch.float32"), family="f", config={"BLOCK": b, "num_warps": 4})
         for n, b in (("1024", 64), ("4096", 128))
     ]
     alone = entry(key=("2100", "64", "torch.float32"))
@@ -500,7 +517,7 @@ def test_one_table_is_pinned_at_a_time_and_all_is_as_before():
         assert Autotuner.run is real
         one.install()
         assert Autotuner.run is not real and pinned.PinnedTable.active is one
-        with pytest.raises(strict.WorkloadError, match="pinned already"):
+        with pytest.raises(WorkloadError, match="pinned already"):
             pinned.PinnedTable([], "first", "sm_90").install()
         bound = SimpleNamespace(run=1)
         one._bound.append(bound)
@@ -510,9 +527,7 @@ def test_one_table_is_pinned_at_a_time_and_all_is_as_before():
     assert vars(bound) == {} and one._bound == []
     for policy in ("nearest", "first", "tune", "error"):
         pinned.check_policy(policy)
-    with pytest.raises(
-        strict.WorkloadError, match="no policy 'x' for a miss; there are nearest, f"
-    ):
+    with pytest.raises(WorkloadError, match="no policy 'x' for a miss; there are nearest, f"):
         pinned.check_policy("x")
 
 
@@ -555,7 +570,7 @@ def test_a_table_as_python_runs_and_gives_its_configs():
         entry(1),
         entry(1, function="a-b", module="mine"),
         entry(1, function="a b"),
-        entry(1, config=(("BLOCK", 8), ("num_stages", None)), key=()),
+        entry(1, config={"BLOCK": 8, "num_stages": None}, key=()),
     ]
     text = exported.python_text(some)
     space = {}
@@ -610,14 +625,14 @@ MOE_CONFIG = tuple((n, 1) for n in exported.MOE_CONFIG)
     ],
 )
 def test_entries_of_experts_have_a_file(change, config, place):
-    one = entry(arguments=tuple((MOE | change).items()), config=config, device="NVIDIA H200")
+    one = entry(arguments=MOE | change, config=dict(config), device="NVIDIA H200")
     found = exported.moe_place(one)
     assert found == place or (isinstance(found, str) and found.startswith(place))
 
 
 def test_experts_are_written_by_batch_and_others_left_out(tmp_path):
-    some = [entry(n, arguments=tuple((MOE | {"a_ptr": f"bfloat16[{batch}, 4096]"}).items()),
-                  config=tuple((name, n) for name in exported.MOE_CONFIG), device="AMD MI300X/1")
+    some = [entry(n, arguments=MOE | {"a_ptr": f"bfloat16[{batch}, 4096]"},
+                  config=dict.fromkeys(exported.MOE_CONFIG, n), device="AMD MI300X/1")
             for n, batch in ((3, 64), (1, 8), (2, 64))]  # fmt: skip
     odd = entry(4, device="H100")
     result = exported.export_vllm_moe([*some, odd], tmp_path)
@@ -629,24 +644,25 @@ def test_experts_are_written_by_batch_and_others_left_out(tmp_path):
 
 
 def test_of_entries_with_one_place_the_newest_is_kept(tmp_path):
-    text = tuned_table.text_of([entry(2), entry(1), entry(1, function="scale")])
-    assert [e.config[0][1] for e in tuned_table.parse(text.encode(), "t")] == [64, 128]
+    tuned_table.write(path := tmp_path / "t.json", [entry(2), entry(1), entry(1, function="scale")])
+    assert [e.config["BLOCK"] for e in tuned_table.read(path)] == [128, 64]
     assert entry(protocol="predicted by x").is_predicted and not entry(protocol="p").is_predicted
     bounds = (([1, 1, 1], True), ([1, 1.1, 2], False), ([2, 1, 1.9], False), ([1, 1, 0.9], False))
     for value, right in bounds:
+        plain = dict(zip(("median", "low", "high"), value, strict=True))
         if right:
-            assert tuned_table._time(value, "t") == MeasuredTime(*map(float, value))
+            assert read_as(tuned_table.Interval, plain, "t") == MeasuredTime(*map(float, value))
         else:
-            with pytest.raises(strict.Damage, match="a median outside of its interval"):
-                tuned_table._time(value, "t")
+            with pytest.raises(Damage, match="not a median in its interval"):
+                read_as(tuned_table.Interval, plain, "t")
     arguments = {
         "x": tensor((4, 2)),
         "n": S.PlainArgument("int", 3),
         "f": S.PlainArgument("float", "0.5"),
         "t": S.TupleArgument(()),
     }
-    assert tuned_table.argument_texts(arguments) == (
-        ("f", "0.5"), ("n", "3"), ("x", "bfloat16[4, 2]"))  # fmt: skip
+    texts = {"f": "0.5", "n": "3", "x": "bfloat16[4, 2]"}
+    assert tuned_table.argument_texts(arguments) == texts
 
 
 # Launches that are made again
@@ -1071,7 +1087,7 @@ def test_a_work_list_ends_where_its_share_is_reached():
         assert len(plan.work_list(whole, cover, 1e15)) == count
     shares = [each.share for each in plan.work_list(whole, 1.0, 1e15)]
     assert shares == [0.625, 0.25, 0.125]
-    with pytest.raises(strict.WorkloadError, match="no launches that could be tuned"):
+    with pytest.raises(WorkloadError, match="no launches that could be tuned"):
         plan.work_list(workload_file.RecordedWorkload([], [], [], []), 1.0, 1e15)
 
 
@@ -1275,7 +1291,7 @@ def test_a_recording_begins_once_ends_once_and_forgets_in_a_fork(recording, tmp_
     )
     with recording:
         assert recorder.LaunchRecorder.active is recording and recording.path.exists()
-        with pytest.raises(strict.WorkloadError, match=r"w.json is being recorded already"):
+        with pytest.raises(WorkloadError, match=r"w.json is being recorded already"):
             other.__enter__()
         other.end()
         assert not other._ended.is_set() and not other.path.exists()

@@ -9,6 +9,7 @@ from recorded_workloads import workloads
 
 from workbench.commands.options import OptionError, WorkloadTuneOptions
 from workbench.commands.workload_tune import check_tuning
+from workbench.workload.errors import WorkloadError
 from workbench.workload.file import (
     CountedSignature,
     GpuTimes,
@@ -26,7 +27,6 @@ from workbench.workload.signature import (
     PlainArgument,
     TensorArgument,
 )
-from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import MeasuredTime, PinnedEntry, write
 from workbench.workload.tuning import (
     TunedSignature,
@@ -138,7 +138,7 @@ def test_options_are_checked(change, words):
 
 def test_predicted_entries_are_not_pinned(tmp_path, caplog):
     time = MeasuredTime(1e-6, 1e-6, 1e-6)
-    head = ("sm_90", "H200", "3.6.0", "2.13", "m", "f", "0" * 16, ("1",), (("B", 1),))
+    head = ("sm_90", "H200", "3.6.0", "2.13", "m", "f", "0" * 16, ("1",), {"B": 1})
     entry = PinnedEntry(*head, time, time, None, "predicted by analytic", "2026")
     write(tmp_path / "t.json", [entry, replace(entry, protocol="v4", key=("2",))])
     with pin_table(tmp_path / "t.json", "first", "sm_90"):

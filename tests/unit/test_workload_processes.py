@@ -25,8 +25,8 @@ from workbench.workload import (
     triton_hooks,
 )
 from workbench.workload.deployed import Deployment, LookupCounts, LookupFile
+from workbench.workload.errors import WorkloadError
 from workbench.workload.startup import sitecustomize
-from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import MeasuredTime, PinnedEntry
 
 pytestmark = pytest.mark.unit
@@ -288,7 +288,7 @@ def entry(**more):
     time = MeasuredTime(2e-5, 1e-5, 3e-5)
     given = {"arch": "sm_90", "device": "NVIDIA H200", "triton": triton.__version__,
              "torch": "2.11.0", "module": "mine", "function": "add", "text_hash": "a" * 16,
-             "key": ("1024", "torch.float32"), "config": (("BLOCK", 64),), "before_s": time,
+             "key": ("1024", "torch.float32"), "config": {"BLOCK": 64}, "before_s": time,
              "after_s": time, "family": None, "protocol": "p1", "at": "2026"}  # fmt: skip
     return PinnedEntry(**given | more)
 
@@ -340,7 +340,7 @@ def test_an_entry_that_triton_would_not_read_is_left_out(module, monkeypatch):
     assert said(function="odd") == "mine has no autotuned function of this name"
     assert "no key" in said(key=())
     none = "its config or its key is none that the function can have"
-    assert said(key=("x y",)) == said(config=()) == none and written == []
+    assert said(key=("x y",)) == said(config={}) == none and written == []
     assert said() == "" and len(written) == 1
     assert written[0][1:3] == ((1024, "torch.float32"), 64)
     for name in ("early_config_prune", "perf_model"):

@@ -8,12 +8,13 @@ are the same for a second check, on other values.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from workbench.adapted.travel import Place
+from workbench.data.plain import read_as
 
 CALL, ARGS, EXPECTED = "call.json", "args.pt", "answer.pt"
 MOVED_ARGS, MOVED_EXPECTED = "moved_args.pt", "moved_answer.pt"
@@ -164,34 +165,7 @@ class Call:
     def read(folder: Path) -> Call:
         """Return the call of `call.json` in a folder. Raises OSError, or ValueError where it is
         damaged."""
-        text = json.loads((folder / CALL).read_text(encoding="utf-8"))
-        return Call(
-            name=text["name"],
-            place=Place(**text["place"]),
-            arguments=tuple(Argument(**a) for a in text["arguments"]),
-            tensors={n: Layout(**_tuples(t)) for n, t in text["tensors"].items()},
-            entries=tuple(_entry(e) for e in text["entries"]),
-            knobs=tuple(Knobs(**_tuples(k)) for k in text["knobs"]),
-            flops=text["flops"],
-            dtype=text["dtype"],
-            tolerance={d: (t[0], t[1]) for d, t in text["tolerance"].items()},
-            outputs=tuple(text["outputs"]),
-            initial=text["initial"],
-            unchecked=text.get("unchecked", ""),
-            sampled=text.get("sampled", False),
-            shares=text.get("shares", {}),
-            partial=tuple(text.get("partial", ())),
-        )
-
-
-def _entry(text: Mapping[str, Any]) -> ConfigEntry:
-    hook, values = text["pre_hook"], word_numbers(text["values"], text["kwargs"])
-    place = Place(**hook) if hook else None
-    return ConfigEntry(**{**_tuples(text), "values": values, "pre_hook": place})
-
-
-def _tuples(text: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        k: tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v
-        for k, v in text.items()
-    }
+        plain = json.loads((folder / CALL).read_text(encoding="utf-8"))
+        call: Call = read_as(Call, plain, CALL)
+        entries = (replace(e, values=word_numbers(e.values, e.kwargs)) for e in call.entries)
+        return replace(call, entries=tuple(entries))

@@ -15,7 +15,7 @@ from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.spec import Impl, ResolveError, Sizes, Spec, values
-from workbench.tuner.tuned import sources_of
+from workbench.tuner.choice import sources_of
 
 ALL = "all"
 

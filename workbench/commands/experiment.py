@@ -57,7 +57,7 @@ from workbench.measurement.candidate import Refusal
 from workbench.measurement.protocol import BOOST, Protocol
 from workbench.reports.run_index import write_run_page
 from workbench.spec import ITEMSIZE, Impl, Sizes
-from workbench.tuner import tuned
+from workbench.tuner.choice import tuned_entry
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -366,8 +366,8 @@ def prepare(
 def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any:
     """Return the config that was tuned for this problem on this device, else the default."""
     if impl.backend == "triton" and not backend.predicts:
-        at = problem.spec.name, impl.name, problem.sizes, problem.dtype, backend.device.name
-        entry = cache.find(*at, backend.environment.versions, tuned.sources_of(impl))
+        at = impl, backend.device, problem.dtype, problem.sizes
+        entry = tuned_entry(cache, *at, backend.environment.versions)
         if entry is not None:
             return impl.config_of(entry.config)
     return impl.default(backend.device.limits, problem.dtype, problem.sizes)

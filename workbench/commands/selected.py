@@ -12,7 +12,7 @@ from workbench.commands.operands import Operand
 from workbench.commands.problem import own_impls
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.spec import Impl, Spec
-from workbench.tuner import tuned
+from workbench.tuner.choice import tuned_entry
 
 
 @dataclass
@@ -51,12 +51,5 @@ class Selected:
     def _tuned_entry(self, impl: Impl, problem: Problem) -> Entry | None:
         if self.backend.predicts or impl.backend != "triton":
             return None
-        return self.cache.find(
-            problem.spec.name,
-            impl.name,
-            problem.sizes,
-            problem.dtype,
-            self.backend.device.name,
-            self.backend.environment.versions,
-            tuned.sources_of(impl),
-        )
+        at = impl, self.backend.device, problem.dtype, problem.sizes
+        return tuned_entry(self.cache, *at, self.backend.environment.versions)

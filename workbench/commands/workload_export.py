@@ -14,8 +14,8 @@ from workbench.commands.run import check_file
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import real_path, reason_of
 from workbench.data.units import amount
+from workbench.workload.errors import WorkloadError
 from workbench.workload.exported import ExportResult, export_python, export_vllm_moe
-from workbench.workload.strict import WorkloadError
 from workbench.workload.triton_cache import export_triton_cache
 from workbench.workload.tuned_table import PinnedEntry, read
 

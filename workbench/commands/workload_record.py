@@ -16,12 +16,12 @@ from workbench.device.hardware import device_named
 from workbench.traces.profilers.running.child import ChildEnd, run_child
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
+from workbench.workload.errors import WorkloadError
 from workbench.workload.file import RecordedWorkload, merge_workloads, read, write
 from workbench.workload.program import handed_on
 from workbench.workload.program_runner import program_words, startup_variables
 from workbench.workload.recorder import RecordOptions
 from workbench.workload.startup import sitecustomize
-from workbench.workload.strict import WorkloadError
 
 USAGE = "workbench workload record -- python train.py"
 

@@ -28,11 +28,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from workbench.data.checked import check_fields
 from workbench.data.clock import epoch_of, is_id
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.files import history_file
+from workbench.data.plain import check_fields
 from workbench.data.record import (
     Comparison,
     Environment,

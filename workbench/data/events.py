@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
-from workbench.data.checked import check_fields
 from workbench.data.files import is_stream, open_stream, open_to_read, reason_of
+from workbench.data.plain import check_fields
 from workbench.data.record import (
     Comparison,
     Failure,

@@ -1,5 +1,8 @@
 """The tuned cache: the winners of earlier sweeps, as JSON.
 
+A tuned table of a workload (`workload/tuned_table.py`) is a file of the same format, with entries
+of another class.
+
 An entry is found by kernel, Impl, sizes, dtype, device, the versions of torch and Triton and the
 hash of the kernel's code: with any of them changed another config may win. Sizes match exactly or,
 failing that, by bucket: each axis to the nearest power of two, because the quantities that decide
@@ -14,21 +17,57 @@ import math
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
-from workbench.data.files import FileError, open_to_read, reason_of, write_file
+from workbench.data.files import FileError, reason_of, write_file
+from workbench.data.plain import Damage, Format, Line, Seconds, Values, Whole, read_as, read_rows
 from workbench.spec import Sizes, WorkbenchError
-
-FORMAT = 1  # version that this code writes; a higher one was written by a newer workbench
 
 Key = tuple[object, ...]
 
 
 class TunedError(WorkbenchError):
     """The tuned cache cannot be read or written; one sentence, with what to do next."""
+
+
+def _epoch(at: str) -> float:
+    when = datetime.fromisoformat(at)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return _epoch(text) > 0
+    except (ValueError, OverflowError):
+        return False
+
+
+FORMAT = Format(
+    "tuned",
+    1,
+    "file of tuned configs",
+    TunedError,
+    "repair it or move it away, as it is not overwritten",
+)
+# `--code` writes texts and names into Python source
+Numbers = Annotated[
+    Mapping[str, Whole],
+    Values(lambda numbers: all(map(str.isidentifier, numbers)), "whole numbers by name"),
+]
+Extents = Annotated[
+    Numbers, Values(lambda sizes: min(sizes.values(), default=0) >= 0, "sizes of at least 0")
+]
+Time = Annotated[Seconds, Values(lambda s: s > 0, "a time above 0 s")]
+Date = Annotated[Line, Values(_is_date, "a date")]
+Number = Annotated[Whole, Values(lambda n: n > 0, "a whole number above 0")]
+Bits = Annotated[str, Values(("", "default").__contains__, "empty or `default`")]
+Letters = Annotated[
+    str,
+    Values(lambda s: not s or (s.isascii() and s.isalpha() and s.isupper()), "capital letters"),
+]
 
 
 @dataclass(frozen=True)
@@ -46,32 +85,37 @@ class Entry:
     they were not compared, as in files from before and in predicted entries.
     """
 
-    kernel: str
-    impl: str
-    config: Mapping[str, int]
-    sizes: Mapping[str, int]
-    dtype: str
-    device: str
-    torch: str
-    triton: str
-    source: str  # hash of the Impl's code; in schema 1 of the kernel's file
+    kernel: Line
+    impl: Line
+    config: Numbers
+    sizes: Extents
+    dtype: Line
+    device: Line
+    torch: Line
+    triton: Line
+    source: Line  # hash of the Impl's code; in schema 1 of the kernel's file
     predicted: bool
-    time_s: float
-    low_s: float | None  # 95 % interval of the median
-    high_s: float | None
-    regime: str  # "cold, sustained"; empty where predicted
-    protocol: str
-    run: str
-    at: str  # ISO 8601 with offset
-    configs: int
-    ties: tuple[Mapping[str, int], ...] = ()
+    time_s: Time
+    low_s: Time | None  # 95 % interval of the median
+    high_s: Time | None
+    regime: Line  # "cold, sustained"; empty where predicted
+    protocol: Line
+    run: Line
+    at: Date  # ISO 8601 with offset
+    configs: Whole
+    ties: tuple[Numbers, ...] = ()
     same_bits_as_default: bool | None = None
-    bits_class: str = ""  # its letter among the classes of bits on the page of its run
-    bits_classes: int | None = None  # of that run, on the same inputs
-    bits_configs: int | None = None  # in its class, itself included
+    bits_class: Letters = ""  # its letter among the classes of bits on the page of its run
+    bits_classes: Number | None = None  # of that run, on the same inputs
+    bits_configs: Number | None = None  # in its class, itself included
     repeats: bool | None = None  # whether its bits were the same again; None if not looked at
-    same_bits_as: str = ""  # "default": only configs with the bits of the run's default could win
+    same_bits_as: Bits = ""  # "default": only configs with the bits of the run's default could win
     fastest: bool = False  # of all Impls in the final benchmark of its run
+
+    @property
+    def title(self) -> str:
+        """Kernel and Impl: `softmax.rows`."""
+        return f"{self.kernel}.{self.impl}"
 
     @property
     def problem(self) -> Key:
@@ -83,17 +127,9 @@ class Entry:
     @property
     def key(self) -> Key:
         """Key of the entry; of entries with equal keys the newest is kept."""
-        return (
-            self.kernel,
-            self.impl,
-            tuple(sorted(self.sizes.items())),
-            self.dtype,
-            self.device,
-            self.torch,
-            self.triton,
-            self.source,
-            self.predicted,
-        )
+        sizes = tuple(sorted(self.sizes.items()))
+        at = self.kernel, self.impl, sizes, self.dtype, self.device
+        return *at, self.torch, self.triton, self.source, self.predicted
 
 
 def bucket(sizes: Sizes) -> dict[str, int]:
@@ -148,14 +184,8 @@ class Tuned:
         """Return the measured entry for exactly these sizes; else, of those in the same bucket, the
         nearest in ratio and then the newest; else None. Entries of other buckets are never
         returned."""
-        request = (
-            kernel,
-            impl,
-            dtype,
-            device,
-            versions.get("torch", ""),
-            versions.get("triton", ""),
-        )
+        software = versions.get("torch", ""), versions.get("triton", "")
+        request = kernel, impl, dtype, device, *software
         near = [
             e
             for e in self.entries.values()
@@ -176,11 +206,10 @@ class Tuned:
         """Return the entries that match all given values: by problem, the fastest Impl of each
         first."""
         request = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
-        requested = {name: value for name, value in request.items() if value is not None}
         results = [
             e
             for e in self.entries.values()
-            if all(getattr(e, n) == v for n, v in requested.items())
+            if all(value in (None, getattr(e, name)) for name, value in request.items())
         ]
         first = self.fastest()
         return sorted(results, key=lambda e: (e.problem, e.key not in first, e.key))
@@ -196,11 +225,6 @@ def distance(a: Sizes, b: Sizes) -> float:
     return sum(abs(math.log2(max(a[axis], 1) / max(b[axis], 1))) for axis in a)
 
 
-def _epoch(at: str) -> float:
-    when = datetime.fromisoformat(at)
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
 def _age(entry: Entry) -> tuple[float, str]:
     """Return a sort key by date; the text decides between equal dates, so the order of merging does
     not."""
@@ -210,39 +234,47 @@ def _age(entry: Entry) -> tuple[float, str]:
 # The file
 
 
+class Titled(Protocol):
+    """An entry of a file of tuned configs: a dataclass of JSON values with a name for messages."""
+
+    @property
+    def title(self) -> str:
+        """Return its name."""
+
+
+E = TypeVar("E", bound=Titled)
+
+
 def read(path: Path, on_damage: Callable[[str], object] | None = None) -> list[Entry]:
     """Return the usable entries of a file. `on_damage` is called with what is wrong with each of
     the others. Raises TunedError where the file cannot be read at all."""
+    return parse(FORMAT.read(path), str(path), Entry, on_damage)
+
+
+def parse(
+    data: bytes,
+    name: str,
+    kind: type[E],
+    on_damage: Callable[[str], object] | None = None,
+) -> list[E]:
+    """Return the usable entries of a file's bytes, of one class; `name` is the file's, in messages.
+    Raises TunedError, as `read` does."""
+    plain = FORMAT.parse(data, name)
+
+    def read_entry(value: Any, at: str) -> E | None:
+        try:
+            entry: E = read_as(kind, value, at)
+        except Damage as damage:
+            if on_damage is not None:
+                on_damage(str(damage))
+            return None
+        return entry
+
     try:
-        with open_to_read(path) as file:
-            plain = json.loads(file.read().decode("utf-8"))
-    except OSError as error:
-        raise TunedError(
-            f"{path} cannot be read ({reason_of(error)}); name another file."
-        ) from None
-    except (ValueError, RecursionError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _damaged_error(path, f"is not JSON ({first})") from None
-    version = plain.get("tuned") if isinstance(plain, dict) else None
-    if (
-        not isinstance(version, int)
-        or not _whole(version)
-        or not isinstance(plain.get("entries"), list)
-    ):
-        raise _damaged_error(path, "is not a file of tuned configs")
-    if version > FORMAT:
-        raise TunedError(
-            f"{path} has format {version}, and this workbench knows formats up to {FORMAT}; "
-            "upgrade the workbench, or name another file."
-        )
-    results = []
-    for number, each in enumerate(plain["entries"], 1):
-        if (damage := unusable(each)) is None:
-            known = {f.name: each[f.name] for f in fields(Entry) if f.name in each}
-            results.append(Entry(**{**known, "ties": tuple(known.get("ties", ()))}))
-        elif on_damage is not None:
-            on_damage(f"entry {number} {damage}")
-    return results
+        entries = read_rows(plain, "entries", read_entry)
+    except Damage as damage:
+        raise FORMAT.damage_error(name, damage) from None
+    return [entry for entry in entries if entry is not None]
 
 
 def damage_text(path: Path, damaged: Sequence[str]) -> str:
@@ -254,88 +286,11 @@ def damage_text(path: Path, damaged: Sequence[str]) -> str:
     return f"{path} holds {many} that cannot be used ({first}); the next change drops them."
 
 
-def _damaged_error(path: Path, what: str) -> TunedError:
-    return TunedError(f"{path} {what}; repair it or move it away, as it is not overwritten.")
-
-
-def unusable(plain: object) -> str | None:
-    """Return why an entry, as JSON or as a dict of an `Entry`, can be neither read nor written;
-    None if it can."""
-    if not isinstance(plain, dict):
-        return "is not an object"
-    for f in fields(Entry):
-        if f.name not in plain:
-            if f.default is MISSING:
-                return f"lacks `{f.name}`"
-        elif not _FITS[f.name](plain[f.name]):
-            return f"has no usable `{f.name}`: {ascii(plain[f.name])[:60]}"
-    return None
-
-
-def _whole(value: object) -> bool:
-    small = isinstance(value, int) and not isinstance(value, bool)
-    return small and -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
-
-
-def _text(value: object) -> bool:
-    # `--code` writes these into comments: a line break would end one
-    return isinstance(value, str) and value.isprintable()
-
-
-def _numbers(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(k, str) and k.isidentifier() and _whole(v) for k, v in value.items()
-    )
-
-
-def _extents(value: object) -> bool:
-    return isinstance(value, Mapping) and _numbers(value) and min(value.values(), default=0) >= 0
-
-
-def _seconds(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and value > 0
-
-
-def _date(value: object) -> bool:
-    try:
-        return isinstance(value, str) and _epoch(value) > 0
-    except (ValueError, OverflowError):
-        return False
-
-
-def _count(value: object) -> bool:
-    return value is None or (_whole(value) and value > 0)  # type: ignore[operator]
-
-
-def _truth(value: object) -> bool:
-    return value is None or isinstance(value, bool)
-
-
-def _letters(value: object) -> bool:
-    return value == "" or (
-        isinstance(value, str) and value.isascii() and value.isalpha() and value.isupper()
-    )
-
-
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys((f.name for f in fields(Entry)), _text),
-    "config": _numbers,
-    "sizes": _extents,
-    "predicted": lambda v: isinstance(v, bool),
-    "time_s": _seconds,
-    "low_s": lambda v: v is None or _seconds(v),
-    "high_s": lambda v: v is None or _seconds(v),
-    "at": _date,
-    "configs": _whole,
-    "ties": lambda v: isinstance(v, (list, tuple)) and all(map(_numbers, v)),
-    "same_bits_as_default": _truth,
-    "bits_class": _letters,
-    "bits_classes": _count,
-    "bits_configs": _count,
-    "repeats": _truth,
-    "same_bits_as": lambda v: v in ("", "default"),
-    "fastest": lambda v: isinstance(v, bool),
-}
+def plain_entry(entry: Titled) -> dict[str, Any]:
+    """Return an entry as JSON. Raises Damage where it could not be read back."""
+    plain: dict[str, Any] = asdict(entry)  # type: ignore[call-overload]
+    read_as(type(entry), plain, entry.title)
+    return plain
 
 
 @contextmanager
@@ -367,21 +322,25 @@ def changing(path: Path) -> Iterator[Tuned]:
             write(path, tuned.entries.values())
 
 
-def write(path: Path, entries: Iterable[Entry]) -> None:
+def write(path: Path, entries: Iterable[Titled], make_folder: bool = False) -> None:
     """Write a file atomically, even if the process is killed. Raises TunedError where it cannot, or
     where an entry could not be read back; the file is then as it was."""
-    plain = [asdict(e) for e in entries]
-    for each in plain:
-        if (reason := unusable(each)) is not None:
-            title = f"{each['kernel']}.{each['impl']}"
-            raise TunedError(f"The entry of {title} {reason}; correct the kernel, nothing is kept.")
-    lines = ",\n".join(json.dumps(each, allow_nan=False) for each in plain)
     try:
-        write_file(path, f'{{"tuned": {FORMAT}, "entries": [\n{lines}\n]}}\n')
+        write_file(path, text_of(entries), make_folder)
     except FileError as error:
         raise _unwritable(path, error.reason) from None
     for choices in LOOKED_UP:
         choices.clear()
+
+
+def text_of(entries: Iterable[Titled]) -> str:
+    """Return the contents of a file, in which each entry is a line. Raises TunedError where one
+    could not be read back."""
+    try:
+        lines = ",\n".join(json.dumps(plain_entry(e), allow_nan=False) for e in entries)
+    except Damage as damage:
+        raise TunedError(f"{damage}; correct the kernel, nothing is kept.") from None
+    return f'{{"{FORMAT.mark}": {FORMAT.version}, "entries": [\n{lines}\n]}}\n'
 
 
 def _unwritable(path: Path, reason: str) -> TunedError:

@@ -9,6 +9,9 @@ if that has it.
 A launch without a config chooses among the configs that were measured, by the model that these
 times correct (`correction.py`), and a sweep is ordered by it. Sizes that are held back tell how
 good that is; then they correct, too.
+
+`calibrations/impls/ARCH.csv` has fewer columns: the best time of each Impl at the measured sizes,
+on devices of one architecture. `tuner/choice.py` orders Impls by it.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,9 +31,10 @@ from typing import Any
 
 from workbench.data.files import write_file
 from workbench.data.record import Resources
-from workbench.spec import WorkbenchError, short
+from workbench.spec import Sizes, WorkbenchError, short
 
 SHIPPED = Path(__file__).parent / "calibrations"
+IMPLS = SHIPPED / "impls"  # a file for each architecture, written by docs/generate.py
 FIELDS = ("device", "gpu", "date", "versions", "protocol", "source")
 RESOURCES = (
     "registers", "spill_bytes", "shared_bytes", "threads", "blocks_per_core", "programs",
@@ -83,6 +89,20 @@ class Calibration:
     def title(self) -> str:
         """Name of the calibration in sentences: `calibration of h200 of 2026-11-21`."""
         return f"calibration of {self.about['device']} of {self.about['date']}"
+
+
+@dataclass(frozen=True)
+class MeasuredCase:
+    """The Impls of a kernel at one size, the fastest first."""
+
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str
+    impls: Sequence[str]
+
+    def octaves(self, sizes: Sizes) -> float:
+        """Return how far these sizes are, over all axes."""
+        return sum(abs(math.log2(self.sizes[axis] / sizes[axis])) for axis in sizes)
 
 
 # The file
@@ -158,9 +178,19 @@ def _line(time: CalibrationTime) -> list[object]:
 def load(path: Path, kernel: str = "") -> Calibration:
     """Return the calibration of a file, or what it has of one kernel. Raises CalibrationError where
     it cannot be read, or a line of it is damaged."""
+    head, rows, digest = _read_rows(path, kernel)
+    about = {name: value for name, value in head.items() if name in FIELDS}
+    if missing := [name for name in ("device", "date") if not about.get(name)]:
+        raise _damaged_error(path, f"no {missing[0]} in its head")
+    return Calibration(about, tuple(_time(row, path) for row in rows), digest)
+
+
+def _read_rows(path: Path, kernel: str) -> tuple[dict[str, str], Iterable[dict[str, str]], str]:
+    """Return the head of a file, its rows or those of one kernel, and a digest of its bytes. Raises
+    CalibrationError where it cannot be read."""
     try:
         packed = path.read_bytes()
-        text = gzip.decompress(packed).decode()
+        text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise CalibrationError(
@@ -169,15 +199,12 @@ def load(path: Path, kernel: str = "") -> Calibration:
         ) from None
     lines = text.splitlines()
     head = [line[2:].partition(": ") for line in lines if line.startswith("# ")]
-    about = {name: value for name, _, value in head if name in FIELDS}
-    if missing := [name for name in ("device", "date") if not about.get(name)]:
-        raise _damaged_error(path, f"no {missing[0]} in its head")
     table = [line for line in lines if not line.startswith("#")]
     # A line takes 15 us to read, and a calibration has 5,000 of 40 kernels
     if kernel:
         table[1:] = [line for line in table[1:] if line.startswith(f"{kernel},")]
-    times = tuple(_time(row, path) for row in csv.DictReader(table))
-    return Calibration(about, times, f"{zlib.crc32(packed):08x}")
+    about = {name: value for name, _, value in head}
+    return about, csv.DictReader(table), f"{zlib.crc32(packed):08x}"
 
 
 def _damaged_error(path: Path, reason: str) -> CalibrationError:
@@ -259,6 +286,25 @@ def _merge_calibrations(
         times=(*ours.times, *times),
         digest=ours.digest + theirs.digest,
     )
+
+
+@lru_cache(maxsize=128)
+def measured_cases(arch: str, kernel: str = "") -> list[MeasuredCase]:
+    """Return the cases of a kernel, or of all, that were measured on devices of an architecture.
+    Times of the final benchmark come before those of the first pass."""
+    path = IMPLS / f"{arch}.csv"
+    if not path.is_file():
+        return []
+    cases = defaultdict[tuple[str, str, str], list[tuple[bool, float, str]]](list)
+    for row in _read_rows(path, kernel)[1]:
+        at = row["kernel"], row["sizes"], row["dtype"]
+        cases[at].append((row["phase"] != "final", float(row["median_us"]), row["impl"]))
+    for times in cases.values():
+        times.sort(key=lambda one: one[:2])  # equal times stay in the order of the file
+    return [
+        MeasuredCase(name, plain_numbers(sizes), dtype, [impl for *_, impl in times])
+        for (name, sizes, dtype), times in cases.items()
+    ]
 
 
 def times_not_held_back(times: Iterable[CalibrationTime]) -> list[CalibrationTime]:

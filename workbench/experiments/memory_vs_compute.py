@@ -285,12 +285,10 @@ def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
         return default
     from workbench.data.environment import fingerprint
     from workbench.data.tuned_cache import Tuned, default_path
-    from workbench.tuner import tuned
-    from workbench.tuner.choice import fitting
+    from workbench.tuner.choice import fitting, tuned_entry
 
-    versions, sources = fingerprint(None, None).versions, tuned.sources_of(impl)
-    problem = impl.spec.name, impl.name, sizes, context.dtype, context.device.name
-    entry = Tuned.load(default_path()).find(*problem, versions, sources)
+    at = impl, context.device, context.dtype, sizes, fingerprint(None, None).versions
+    entry = tuned_entry(Tuned.load(default_path()), *at)
     config = fitting(impl, entry, limits, sizes)[0] if entry is not None else None
     return config or default
 

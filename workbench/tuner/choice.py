@@ -3,23 +3,26 @@
 Launches, `workbench.ops` and sweeps call this module and nothing else, so that what a sweep found
 is what runs. The config of an Impl is, in this order:
 
-1. the one tuned for these sizes, or for the nearest sizes in the same bucket (`Tuned.find`);
+1. the one in the tuned cache for these sizes, or for the nearest sizes in the same bucket
+   (`Tuned.find`);
 2. the one that the device's calibration expects to be the fastest at these sizes;
 3. the default, or if that is refused the nearest to it that is not.
 
 The Impl is, in this order:
 
 1. the one that won the last sweep of these sizes, or of the nearest in the same bucket;
-2. on a device of the architecture that `measured.json` was measured on, the first by its times at
-   sizes within half an octave; else, where the times of all Impls are known (tuned, or expected by
-   a calibration), the fastest; else the first by the times at the nearest measured sizes; else the
+2. where `calibrations/impls` has the device's architecture, the first by its times at sizes within
+   half an octave; else, where the times of all Impls are known (tuned, or expected by a
+   calibration), the fastest; else the first by the times at the nearest measured sizes; else the
    first by the analytic model, before compiling;
 3. where the model lacks a figure, the first in the kernel's file.
+
+A tuned table of a workload is of a program's own `@triton.autotune` functions, which have no Impl:
+`workload/pinned.py` looks it up by their keys, and no launch has an entry in both.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from bisect import bisect_left
@@ -32,14 +35,13 @@ from typing import Any
 from workbench.catalog.source import code_hash, file_hash
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, damage_text, default_path, distance
 from workbench.data.units import rough
-from workbench.device.calibration import CalibrationError
+from workbench.device.calibration import CalibrationError, MeasuredCase, measured_cases
 from workbench.device.correction import CLEAR, best_estimate
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
 LOGGER = logging.getLogger("workbench")
-MEASURED = Path(__file__).with_name("measured.json")  # written by docs/generate.py
 NEAR = 0.5  # octaves over all axes
 
 
@@ -119,18 +121,11 @@ def choice_of(
     default, name = default_of(impl, device.limits, dtype, sizes)
     nothing = LaunchChoice(impl, default, name)
     try:
-        entry = _tuned_cache(path or default_path()).find(
-            impl.spec.name,
-            impl.name,
-            sizes,
-            dtype,
-            device.name,
-            _versions() if versions is None else versions,
-            (code_hash(impl), file_hash(impl)),
-        )
+        cache = _tuned_cache(path or default_path())
     except TunedError as error:
         return replace(nothing, text=f"{name}; {error}", unread=True)
-    if entry is None:
+    software = _versions() if versions is None else versions
+    if (entry := tuned_entry(cache, impl, device, dtype, sizes, software)) is None:
         return _calibrate(nothing, device, dtype, sizes)
     config, failure = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
@@ -139,6 +134,25 @@ def choice_of(
     if dict(entry.sizes) != dict(sizes):
         since += f", the nearest to {sizes_text(sizes)}"
     return LaunchChoice(impl, config, since, entry)
+
+
+def tuned_entry(
+    cache: Tuned,
+    impl: Impl,
+    device: Device,
+    dtype: str,
+    sizes: Sizes,
+    versions: Mapping[str, str],
+) -> Entry | None:
+    """Return the entry of the tuned cache whose config a launch of an Impl takes."""
+    at = (impl.spec.name, impl.name, sizes, dtype, device.name)
+    return cache.find(*at, versions, sources_of(impl))
+
+
+def sources_of(impl: Impl) -> tuple[str, str]:
+    """Return the hashes of an Impl in keys of the tuned cache: of its code, and of its file as in
+    schema 1."""
+    return code_hash(impl), file_hash(impl)
 
 
 def _calibrate(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:
@@ -224,7 +238,7 @@ def _ranking(
 ) -> tuple[list[float], str]:
     """Return a number for each choice, the least of the best, and what it is from."""
     case = _nearest(spec, device, dtype, sizes)
-    if all(c.time_s for c in choices) and not (case and case.is_near(dtype, sizes)):
+    if all(c.time_s for c in choices) and not (case and _is_near(case, dtype, sizes)):
         return [c.time_s or math.inf for c in choices], "expected times"
     if case:
         return _measured_order(case, choices), "the times measured at the nearest sizes"
@@ -234,40 +248,21 @@ def _ranking(
     return [0.0] * len(choices), "the kernel's file"
 
 
-@dataclass(frozen=True)
-class MeasuredCase:
-    """The Impls of a kernel at one size, the fastest first."""
-
-    kernel: str
-    sizes: Mapping[str, int]
-    dtype: str
-    impls: Sequence[str]
-
-    def octaves(self, sizes: Sizes) -> float:
-        """Return how far these sizes are, over all axes."""
-        return sum(abs(math.log2(self.sizes[axis] / sizes[axis])) for axis in sizes)
-
-    def is_near(self, dtype: str, sizes: Sizes) -> bool:
-        """Return whether what was measured counts more than what a calibration expects."""
-        return dtype == self.dtype and self.octaves(sizes) <= NEAR
-
-
 def _nearest(spec: Spec, device: Device, dtype: str, sizes: Sizes) -> MeasuredCase | None:
     """Return the measured case nearest to these sizes in ratio, of this dtype if there are any,
     else of one as wide: what is fast in 16 bits may be the slowest in fp32. None where there are
     neither, and on a device of another architecture."""
-    arch, cases = _measured_cases()
-    if device.limits.arch != arch:
-        return None
+    cases = [
+        case
+        for case in measured_cases(device.limits.arch, spec.name)
+        if case.sizes.keys() == sizes.keys() and ITEMSIZE[case.dtype] == ITEMSIZE[dtype]
+    ]
+    return min(cases, key=lambda one: (one.dtype != dtype, one.octaves(sizes)), default=None)
 
-    def key(case: MeasuredCase) -> tuple[bool, float]:
-        return case.dtype != dtype, case.octaves(sizes)
 
-    def suits(case: MeasuredCase) -> bool:
-        same = case.kernel == spec.name and case.sizes.keys() == sizes.keys()
-        return same and ITEMSIZE[case.dtype] == ITEMSIZE[dtype]
-
-    return min((case for case in cases if suits(case)), key=key, default=None)
+def _is_near(case: MeasuredCase, dtype: str, sizes: Sizes) -> bool:
+    """Return whether what was measured counts more than what a calibration expects."""
+    return dtype == case.dtype and case.octaves(sizes) <= NEAR
 
 
 def _measured_order(case: MeasuredCase, choices: Sequence[LaunchChoice]) -> list[float]:
@@ -284,9 +279,3 @@ def _measured_order(case: MeasuredCase, choices: Sequence[LaunchChoice]) -> list
         return -1 / choice.expected_s if clear and choice.expected_s else math.inf
 
     return [rank(choice) for choice in choices]
-
-
-@cache
-def _measured_cases() -> tuple[str, list[MeasuredCase]]:
-    plain = json.loads(MEASURED.read_text(encoding="utf-8"))
-    return plain["arch"], [MeasuredCase(**case) for case in plain["cases"]]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.catalog.source import code_hash, file_hash
+from workbench.catalog.source import code_hash
+from workbench.data.plain import Damage
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.data.selection import bit_classes, config_key, ranking, relevant, same_bits, select
-from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
-from workbench.spec import Impl, Limits, Spec, values
-
-
-def sources_of(impl: Impl) -> tuple[str, str]:
-    """Return the hashes of an Impl in keys of the tuned cache: of its code, and of its file as in
-    schema 1."""
-    return code_hash(impl), file_hash(impl)
+from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, plain_entry
+from workbench.spec import Limits, Spec, values
 
 
 def entries_of(
@@ -132,16 +127,19 @@ def remember(
     result = entries_of(run, outcomes, sources, _defaults(run, spec, limits))
     if not result:
         return []
-    reasons = {e.impl: reason for e in result if (reason := unusable(asdict(e))) is not None}
-    usable = [e for e in result if e.impl not in reasons]
+    usable, damages = list[Entry](), list[Damage]()
+    for entry in result:
+        try:
+            plain_entry(entry)
+            usable.append(entry)
+        except Damage as damage:
+            damages.append(damage)
     with changing(path or default_path()) as tuned:
         for entry in usable:
             tuned.add(entry)
-    if reasons:
-        impl, reason = next(iter(reasons.items()))
+    if damages:
         raise TunedError(
-            f"The winner of {run.kernel}.{impl} is not kept: it {reason}; launches without a "
-            "config cannot use it."
+            f"A winner is not kept: {damages[0]}; launches without a config cannot use it."
         )
     return usable
 

@@ -58,7 +58,7 @@ def pin(
         verify: compare the choices of all ranks of torch.distributed at `workbench.step()` 1, 2, 4,
             8 and so on, and before the process group is destroyed; ranks that differ get PinError.
 
-    Raises WorkloadError.
+    Raises WorkloadError, and TunedError where the table cannot be read.
     """
     from workbench.workload.pinned import pin_table
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 
+from workbench.workload.errors import WorkloadError
 from workbench.workload.signature import (
     ConfigGrids,
     DescriptorArgument,
@@ -21,7 +22,6 @@ from workbench.workload.signature import (
     TupleArgument,
     tensors_of,
 )
-from workbench.workload.strict import WorkloadError
 
 ALIGNED = 16  # Triton compiles other code for whole numbers that 16 divides
 

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from workbench.data.plain import read_as
+from workbench.spec import WorkbenchError
+from workbench.workload.errors import WorkloadError
 from workbench.workload.pinned import STALE, MissPolicy, TableLookup, pin_table
-from workbench.workload.strict import WorkloadError
 
 # What misses are called in the line at the end.
 REASONS = {
@@ -52,11 +54,12 @@ class Deployment:
         if not text.lstrip().startswith("{"):
             return Deployment(text)
         try:
-            return Deployment(**json.loads(text))
-        except (ValueError, TypeError) as error:
+            deployment: Deployment = read_as(Deployment, json.loads(text), "it")
+        except (ValueError, RecursionError) as error:
             raise WorkloadError(
                 f"WORKBENCH_TUNED is neither a path nor an object with table and policy ({error})."
             ) from None
+        return deployment
 
 
 def begin(text: str) -> None:
@@ -72,7 +75,7 @@ def begin(text: str) -> None:
             from workbench.workload.ranks import verify_often
 
             verify_often(table)
-    except WorkloadError as error:
+    except WorkbenchError as error:
         print(f"note: no config is pinned: {error}", file=sys.stderr)
         if policy == "error":
             raise SystemExit(2) from None
@@ -105,12 +108,8 @@ def lookups_in(folder: Path) -> dict[str, list[TableLookup]]:
     for path in sorted(folder.glob("*.lookups")):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         rows = [json.loads(line) for line in lines if line.endswith("\n")]
-        processes[path.stem] = [_lookup(row) for row in rows]
+        processes[path.stem] = [read_as(TableLookup, row, "the lookup") for row in rows]
     return processes
-
-
-def _lookup(row: dict[str, Any]) -> TableLookup:
-    return TableLookup(**{**row, "key": tuple(row["key"])})
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def _entry(item: WorkItem, result: TunedSignature, device: Device) -> PinnedEntr
         function.name,
         result.text_hash,
         item.signature.key or (),
-        result.config,
+        dict(result.config),
         result.before_s,
         result.after_s,
         item.family,

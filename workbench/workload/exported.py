@@ -95,8 +95,7 @@ def export_vllm_moe(entries: Sequence[PinnedEntry], folder: Path) -> ExportResul
             result.left_out.append((entry, place))
             continue
         name, batch = place
-        config = dict(entry.config)
-        files[name][batch] = {each: config[each] for each in MOE_CONFIG}
+        files[name][batch] = {each: entry.config[each] for each in MOE_CONFIG}
     for name, configs in sorted(files.items()):
         ordered = {str(batch): configs[batch] for batch in sorted(configs)}
         write_file(folder / name, json.dumps(ordered, indent=4) + "\n", make_folder=True)
@@ -109,7 +108,7 @@ def moe_place(entry: PinnedEntry) -> tuple[str, int] | str:
     """Return the name of the file and the batch size of an entry, or why it has none. Both of a
     layer's matrix products use one config, that of the first, whose experts have the two halves of
     gate and up projection."""
-    given = dict(entry.arguments)
+    given = entry.arguments
     if not set(given) >= MOE_ARGUMENTS:
         return "it is not recorded with the arguments of a fused MoE kernel"
     a, b = TENSOR.match(given["a_ptr"]), TENSOR.match(given["b_ptr"])
@@ -120,7 +119,7 @@ def moe_place(entry: PinnedEntry) -> tuple[str, int] | str:
         return "its b_ptr has not the shape of the first product, experts x 2 N x K"
     if given["top_k"] == "1" and given.get("MUL_ROUTED_WEIGHT") != "False":
         return "it is the second product of its layer; vLLM takes one config for both"
-    if not set(MOE_CONFIG) <= set(dict(entry.config)):
+    if not set(MOE_CONFIG) <= set(entry.config):
         return f"its config lacks one of {', '.join(MOE_CONFIG)}"
     return _moe_name(entry, given, experts[0], experts[1] // 2, a[1]), batch
 

@@ -9,30 +9,41 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from workbench import __version__
-from workbench.data.files import open_to_read, reason_of, write_file
-from workbench.workload import strict
+from workbench.data.files import write_file
+from workbench.data.plain import (
+    Count,
+    Damage,
+    Format,
+    Grid,
+    Seconds,
+    Values,
+    Whole,
+    read_as,
+    read_rows,
+    row_of,
+)
+from workbench.workload.errors import WorkloadError
 from workbench.workload.signature import (
-    ORIGINS,
-    PLAIN_KINDS,
     ConfigGrids,
     DescriptorArgument,
     KernelFunction,
     LaunchSignature,
+    Origin,
     PlainArgument,
+    PlainKind,
     RecordedArgument,
     TensorArgument,
     TupleArgument,
 )
-from workbench.workload.strict import WorkloadError
 
-SCHEMA = 1
+FORMAT = Format("workload", 1, "workload file", WorkloadError, "record or copy it again")
 MOST_DEEP = 8  # tuples in tuples
 Mode = Literal["gpu", "caught", "interpreted"]
-MODES: tuple[Mode, ...] = ("gpu", "caught", "interpreted")
 
 
 @dataclass(frozen=True)
@@ -40,11 +51,11 @@ class RecordedProcess:
     """One process of a program."""
 
     program: str  # the name of its script
-    rank: int | None  # of torch.distributed
+    rank: Count | None  # of torch.distributed
     mode: Mode  # `caught`: launches were recorded and not run
     device: str  # the GPU's name; empty where there is none or it is not known
     started: str  # ISO 8601 with offset
-    seconds: float  # until the last write
+    seconds: Seconds  # until the last write
     complete: bool  # False: it was killed, and the file ends with the last write before
     versions: Mapping[str, str]  # of torch, triton and python
 
@@ -54,10 +65,10 @@ class KernelTime:
     """GPU time of the launches of one kernel with one grid in the profiled window."""
 
     name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    launches: int
-    seconds: float
+    grid: tuple[Count, Count, Count]
+    block: tuple[Count, Count, Count]
+    launches: Count
+    seconds: Seconds
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,9 @@ class GpuTimes:
     """GPU time of a window of the program, by torch.profiler."""
 
     window: str  # which part of the program
-    total_s: float  # of all kernels
+    total_s: Seconds  # of all kernels
     kernels: tuple[KernelTime, ...]  # those that were recorded
-    others: tuple[tuple[str, float], ...] = ()  # the longest of the others, with seconds
+    others: tuple[tuple[str, Seconds], ...] = ()  # the longest of the others, with seconds
 
 
 @dataclass
@@ -105,7 +116,7 @@ def text_of(workload: RecordedWorkload) -> str:
     signatures = [_signature(each, functions, arguments) for each in workload.signatures]
     beyond = [[functions.number(_function(f)), n] for f, n in workload.beyond]
     head = {
-        "workload": SCHEMA,
+        FORMAT.mark: FORMAT.version,
         "written_by": f"kernel-workbench {__version__}",
         "processes": [asdict(each) for each in workload.processes],
         "times": [asdict(each) for each in workload.times],
@@ -193,14 +204,7 @@ def _argument(argument: RecordedArgument) -> dict[str, Any]:
 
 def read(path: Path) -> RecordedWorkload:
     """Return the contents of a workload file. Raises WorkloadError in one sentence."""
-    try:
-        with open_to_read(path) as file:
-            data = file.read()
-    except OSError as error:
-        raise WorkloadError(
-            f"{path} cannot be read ({reason_of(error)}); name a workload file."
-        ) from None
-    return parse(data, str(path))
+    return parse(FORMAT.read(path), str(path))
 
 
 def read_all(names: Sequence[str]) -> RecordedWorkload:
@@ -211,197 +215,151 @@ def read_all(names: Sequence[str]) -> RecordedWorkload:
 def parse(data: bytes, name: str) -> RecordedWorkload:
     """Return the workload of a file's bytes; `name` is the file's, for messages. Raises
     WorkloadError."""
-    plain = strict.document(data, name, "workload", SCHEMA, "workload file")
+    plain = FORMAT.parse(data, name)
     try:
         return _workload(plain)
-    except strict.Damage as error:
-        raise WorkloadError(f"{name} is damaged ({error}); record or copy it again.") from None
+    except Damage as error:
+        raise FORMAT.damage_error(name, error) from None
 
 
 def _workload(plain: Mapping[str, Any]) -> RecordedWorkload:
-    functions = strict.rows(plain, "functions", _read_function)
-    arguments = strict.rows(plain, "arguments", lambda v, at: _read_argument(v, at, 0))
+    functions = read_rows(plain, "functions", partial(read_as, KernelFunction))
+    arguments = read_rows(plain, "arguments", lambda v, at: _read_argument(v, at, 0))
 
     def signature_count(value: Any, at: str) -> CountedSignature:
         return _read_signature(value, at, functions, arguments)
 
     def function_count(value: Any, at: str) -> tuple[KernelFunction, int]:
-        if not isinstance(value, list) or len(value) != 2:
-            raise strict.Damage(f"{at} is not a pair")
-        return strict.entry_at(functions, value[0], at), strict.count(value[1], at)
+        number, launches = read_as(tuple[Whole, Count], value, at)
+        return row_of(functions, number, at), launches
 
     return RecordedWorkload(
-        strict.rows(plain, "processes", _read_process),
-        strict.rows(plain, "signatures", signature_count),
-        strict.rows(plain, "times", _read_times),
-        strict.rows(plain, "beyond", function_count),
-        strict.rows(plain, "notes", strict.text),
+        read_rows(plain, "processes", partial(read_as, RecordedProcess)),
+        read_rows(plain, "signatures", signature_count),
+        read_rows(plain, "times", partial(read_as, GpuTimes)),
+        read_rows(plain, "beyond", function_count),
+        read_rows(plain, "notes", partial(read_as, str)),
     )
 
 
-def _read_function(value: Any, at: str) -> KernelFunction:
-    names = ("name", "module", "file", "text_hash")
-    plain = strict.fields_of(value, at, (*names, "arguments", "constexprs"))
-    return KernelFunction(
-        **{name: strict.text(plain[name], f"{at}.{name}") for name in names},
-        arguments=strict.texts(plain["arguments"], f"{at}.arguments"),
-        constexprs=strict.texts(plain["constexprs"], f"{at}.constexprs"),
-    )
+@dataclass(frozen=True)
+class _TensorRow:
+    tensor: str
+    shape: tuple[Count, ...]
+    stride: tuple[Whole, ...]
+    align: Literal[1, 2, 4, 8, 16]
+    storage: Count
+    values: tuple[Whole, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _DescriptorRow:
+    descriptor: _TensorRow
+    shape: tuple[Whole, ...]
+    stride: tuple[Whole, ...]
+    block: tuple[Whole, ...]
 
 
 def _read_argument(value: Any, at: str, depth: int) -> RecordedArgument:
     if not isinstance(value, dict) or not value:
-        raise strict.Damage(f"{at} is not an argument")
+        raise Damage(f"{at} is not an argument")
     if "tensor" in value:
-        return _read_tensor(value, at)
+        return _tensor(read_as(_TensorRow, value, at), at)
     if "descriptor" in value:
-        plain = strict.fields_of(value, at, ("descriptor", "shape", "stride", "block"))
-        base = _read_tensor(plain["descriptor"], f"{at}.descriptor")
-        shapes = (strict.wholes(plain[n], f"{at}.{n}") for n in ("shape", "stride", "block"))
-        return DescriptorArgument(base, *shapes)
-    if "tuple" in value:
-        items = strict.fields_of(value, at, ("tuple",))["tuple"]
-        if not isinstance(items, list) or depth >= MOST_DEEP:
-            raise strict.Damage(f"{at}.tuple is not a list of arguments")
-        return TupleArgument(tuple(_read_argument(i, at, depth + 1) for i in items))
+        row = read_as(_DescriptorRow, value, at)
+        base = _tensor(row.descriptor, f"{at}.descriptor")
+        return DescriptorArgument(base, row.shape, row.stride, row.block)
     if len(value) != 1:
-        raise strict.Damage(f"{at} is not an argument")
-    ((kind, held),) = value.items()
-    return _read_plain(strict.one_of(kind, at, PLAIN_KINDS), held, at)
+        raise Damage(f"{at} is not an argument")
+    ((kind, inner),) = value.items()
+    if kind == "tuple":
+        if not isinstance(inner, list) or depth >= MOST_DEEP:
+            raise Damage(f"{at}.tuple is not a list of arguments")
+        return TupleArgument(tuple(_read_argument(i, at, depth + 1) for i in inner))
+    kind = read_as(PlainKind, kind, at)
+    return PlainArgument(kind, read_as(_PLAIN_VALUES.get(kind, str), inner, at))
 
 
-def _read_plain(kind: Any, held: Any, at: str) -> PlainArgument:
-    if kind == "int":
-        return PlainArgument(kind, strict.whole(held, at))
-    if kind == "bool":
-        return PlainArgument(kind, strict.flag(held, at))
-    if kind == "none":
-        return PlainArgument(kind, strict.one_of(held, at, (None,)))
-    if kind == "float":
-        try:
-            float(strict.text(held, at))
-        except ValueError:
-            raise strict.Damage(f"{at} is not a number") from None
-    return PlainArgument(kind, strict.text(held, at))
+def _tensor(row: _TensorRow, at: str) -> TensorArgument:
+    if len(row.shape) != len(row.stride):
+        raise Damage(f"{at} has {len(row.shape)} extents and {len(row.stride)} strides")
+    return TensorArgument(row.tensor, row.shape, row.stride, row.align, row.storage, row.values)
 
 
-def _read_tensor(value: Any, at: str) -> TensorArgument:
-    plain = strict.fields_of(
-        value, at, ("tensor", "shape", "stride", "align", "storage"), ("values",)
-    )
-    shape = strict.wholes(plain["shape"], f"{at}.shape", 0)
-    stride = strict.wholes(plain["stride"], f"{at}.stride")
-    if len(shape) != len(stride):
-        raise strict.Damage(f"{at} has {len(shape)} extents and {len(stride)} strides")
-    values = strict.wholes(plain["values"], f"{at}.values") if "values" in plain else None
-    align = strict.one_of(plain["align"], f"{at}.align", (1, 2, 4, 8, 16))
-    storage = strict.count(plain["storage"], f"{at}.storage")
-    return TensorArgument(strict.text(plain["tensor"], at), shape, stride, align, storage, values)
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
-def _pairs(value: Any, at: str, table: Sequence[RecordedArgument]) -> dict[str, RecordedArgument]:
-    if not isinstance(value, list):
-        raise strict.Damage(f"{at} is not a list")
-    result: dict[str, RecordedArgument] = {}
-    for pair in value:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise strict.Damage(f"{at} holds no pair of a name and a number")
-        result[strict.text(pair[0], at)] = strict.entry_at(table, pair[1], at)
-    return result
+_PLAIN_VALUES: Mapping[str, Any] = {
+    "int": Whole,
+    "bool": bool,
+    "none": Literal[None],
+    "float": Annotated[str, Values(_is_float, "a number as text")],
+}
+
+Pairs = tuple[tuple[str, Whole], ...]  # names with numbers of rows
 
 
-def _plain_only(value: Any, at: str, table: Sequence[RecordedArgument]) -> dict[str, PlainArgument]:
-    result = {}
-    for name, argument in _pairs(value, at, table).items():
-        if not isinstance(argument, PlainArgument):
-            raise strict.Damage(f"{at} holds a tensor")
-        result[name] = argument
-    return result
+@dataclass(frozen=True)
+class _GridsRow:
+    knobs: tuple[str, ...]
+    shapes: tuple[tuple[tuple[Whole, ...], Grid], ...]
+
+
+@dataclass(frozen=True)
+class _SignatureRow:
+    function: Whole
+    arguments: Pairs
+    grid: Grid
+    launches: Count
+    origin: Origin
+    options: Pairs = ()
+    config: Pairs = ()
+    choices: Count = 1
+    tuned: bool = True
+    key: tuple[str, ...] | None = None
+    grids: _GridsRow | None = None
 
 
 def _read_signature(
     value: Any, at: str, functions: Sequence[KernelFunction], table: Sequence[RecordedArgument]
 ) -> CountedSignature:
-    plain = strict.fields_of(
-        value,
-        at,
-        ("function", "arguments", "grid", "launches", "origin"),
-        ("options", "config", "choices", "tuned", "key", "grids"),
-    )
-    grid = strict.wholes(plain["grid"], f"{at}.grid", 0)
-    if not 1 <= len(grid) <= 3:
-        raise strict.Damage(f"{at}.grid has {len(grid)} extents")
+    row: _SignatureRow = read_as(_SignatureRow, value, at)
     signature = LaunchSignature(
-        strict.entry_at(functions, plain["function"], f"{at}.function"),
-        _pairs(plain["arguments"], f"{at}.arguments", table),
-        grid,
-        _plain_only(plain.get("options", []), f"{at}.options", table),
-        strict.one_of(plain["origin"], f"{at}.origin", ORIGINS),
-        _plain_only(plain.get("config", []), f"{at}.config", table),
-        strict.count(plain.get("choices", 1), f"{at}.choices"),
-        strict.flag(plain.get("tuned", True), f"{at}.tuned"),
-        strict.texts(plain["key"], f"{at}.key") if "key" in plain else None,
-        _read_grids(plain["grids"], f"{at}.grids") if "grids" in plain else None,
+        row_of(functions, row.function, f"{at}.function"),
+        {name: row_of(table, number, f"{at}.arguments") for name, number in row.arguments},
+        row.grid,
+        _plain_only(row.options, f"{at}.options", table),
+        row.origin,
+        _plain_only(row.config, f"{at}.config", table),
+        row.choices,
+        row.tuned,
+        row.key,
+        None if row.grids is None else _grids(row.grids, f"{at}.grids"),
     )
-    return CountedSignature(signature, strict.count(plain["launches"], f"{at}.launches"))
+    return CountedSignature(signature, row.launches)
 
 
-def _read_grids(value: Any, at: str) -> ConfigGrids:
-    plain = strict.fields_of(value, at, ("knobs", "shapes"))
-    knobs, shapes = strict.texts(plain["knobs"], f"{at}.knobs"), plain["shapes"]
-    if not isinstance(shapes, list):
-        raise strict.Damage(f"{at}.shapes is not a list")
+def _plain_only(
+    pairs: Pairs, at: str, table: Sequence[RecordedArgument]
+) -> dict[str, PlainArgument]:
     result = {}
-    for pair in shapes:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise strict.Damage(f"{at}.shapes holds no pair of knobs and a grid")
-        values, grid = strict.wholes(pair[0], at), strict.wholes(pair[1], at, 0)
-        if len(values) != len(knobs) or not 1 <= len(grid) <= 3:
-            raise strict.Damage(f"{at}.shapes holds a pair of another length")
-        result[values] = grid
-    return ConfigGrids(knobs, result)
+    for name, number in pairs:
+        argument = row_of(table, number, at)
+        if not isinstance(argument, PlainArgument):
+            raise Damage(f"{at} holds a tensor")
+        result[name] = argument
+    return result
 
 
-def _read_process(value: Any, at: str) -> RecordedProcess:
-    names = ("program", "rank", "mode", "device", "started", "seconds", "complete", "versions")
-    plain = strict.fields_of(value, at, names)
-    versions = plain["versions"]
-    if not isinstance(versions, dict):
-        raise strict.Damage(f"{at}.versions is not an object")
-    return RecordedProcess(
-        strict.text(plain["program"], f"{at}.program"),
-        None if plain["rank"] is None else strict.count(plain["rank"], f"{at}.rank"),
-        strict.one_of(plain["mode"], f"{at}.mode", MODES),
-        strict.text(plain["device"], f"{at}.device"),
-        strict.text(plain["started"], f"{at}.started"),
-        strict.seconds(plain["seconds"], f"{at}.seconds"),
-        strict.flag(plain["complete"], f"{at}.complete"),
-        {strict.text(k, at): strict.text(v, f"{at}.versions") for k, v in versions.items()},
-    )
-
-
-def _read_times(value: Any, at: str) -> GpuTimes:
-    plain = strict.fields_of(value, at, ("window", "total_s", "kernels", "others"))
-    others = plain["others"]
-    if not isinstance(others, list) or any(not isinstance(o, list) or len(o) != 2 for o in others):
-        raise strict.Damage(f"{at}.others is not a list of pairs")
-    return GpuTimes(
-        strict.text(plain["window"], f"{at}.window"),
-        strict.seconds(plain["total_s"], f"{at}.total_s"),
-        tuple(strict.rows(plain, "kernels", _read_time)),
-        tuple((strict.text(n, at), strict.seconds(s, f"{at}.others")) for n, s in others),
-    )
-
-
-def _read_time(value: Any, at: str) -> KernelTime:
-    plain = strict.fields_of(value, at, ("name", "grid", "block", "launches", "seconds"))
-    extents = [strict.wholes(plain[name], f"{at}.{name}", 0) for name in ("grid", "block")]
-    if any(len(each) != 3 for each in extents):
-        raise strict.Damage(f"{at} has a grid or block without three extents")
-    (g0, g1, g2), (b0, b1, b2) = extents
-    launches = strict.count(plain["launches"], f"{at}.launches")
-    seconds = strict.seconds(plain["seconds"], f"{at}.seconds")
-    return KernelTime(strict.text(plain["name"], at), (g0, g1, g2), (b0, b1, b2), launches, seconds)
+def _grids(row: _GridsRow, at: str) -> ConfigGrids:
+    if any(len(values) != len(row.knobs) for values, _ in row.shapes):
+        raise Damage(f"{at}.shapes holds a pair of another length")
+    return ConfigGrids(row.knobs, dict(row.shapes))
 
 
 # Several files

@@ -23,10 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
 
+from workbench.workload.errors import WorkloadError
 from workbench.workload.identity import function_of
 from workbench.workload.ranks import PinError, digest_of, verify_ranks
 from workbench.workload.signature import KernelFunction
-from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import PinnedEntry, read
 
 # What a key that the table lacks gets: the nearest key of a family that was measured, or else the
@@ -365,8 +365,8 @@ def pin_table(
     on_lookup: Callable[[TableLookup], object] | None = None,
 ) -> PinnedTable:
     """Pin a table but for its predicted entries. Returns it; `remove` ends it. `on_lookup` is
-    called with each lookup. Raises WorkloadError where the table cannot be read, or where there is
-    no such policy."""
+    called with each lookup. Raises TunedError where the table cannot be read, and WorkloadError
+    where there is no such policy."""
     check_policy(policy)
     entries = read(Path(table))
     proven = [entry for entry in entries if not entry.is_predicted]

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from workbench.spec import ITEMSIZE
+from workbench.workload.errors import WorkloadError
 from workbench.workload.file import RecordedWorkload, canonical
 from workbench.workload.signature import LaunchSignature, PlainArgument, TensorArgument, tensors_of
-from workbench.workload.strict import WorkloadError
 from workbench.workload.table import mean_seconds, seconds_by_signature
 
 LEAST_LAUNCH_S = 2e-6  # of a kernel that moves nothing; an H200 takes about 2 us for an empty one

@@ -27,10 +27,10 @@ from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.machine import machine_here
 from workbench.traces.profilers.running.workload import Workload, title_of, whole_command
 from workbench.workload.deployed import Deployment
+from workbench.workload.errors import WorkloadError
 from workbench.workload.gate import Gate
 from workbench.workload.startup import sitecustomize
 from workbench.workload.step_marks import MarkOptions
-from workbench.workload.strict import WorkloadError
 
 LOOK_S = 0.05  # between two looks at runs that import
 NOTE_S = 60.0  # imports of a large program take up to this

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.workload.errors import WorkloadError
 from workbench.workload.step_hooks import add_step_hook
-from workbench.workload.strict import WorkloadError
 
 if TYPE_CHECKING:
     from workbench.workload.pinned import PinnedTable

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.adapted.autotuned import autotuner_of, configs_of
 from workbench.adapted.travel import AdaptedError, Place
+from workbench.workload.errors import WorkloadError
 from workbench.workload.grids import neighbours
 from workbench.workload.identity import text_hash
 from workbench.workload.signature import (
@@ -24,7 +25,6 @@ from workbench.workload.signature import (
     plain_value,
     tensors_of,
 )
-from workbench.workload.strict import WorkloadError
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 MOST_WARPS = 32  # 1024 threads

@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.data.clock import timestamp
 from workbench.data.files import FileError
+from workbench.workload.errors import WorkloadError
 from workbench.workload.file import (
     CountedSignature,
     GpuTimes,
@@ -42,7 +43,6 @@ from workbench.workload.signature import (
     PlainArgument,
     RecordedArgument,
 )
-from workbench.workload.strict import WorkloadError
 from workbench.workload.triton_hooks import (
     Chooser,
     TritonHooks,

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 # What decided the config: the caller, `@triton.heuristics`, `@triton.autotune`, or torch.compile.
 Origin = Literal["call", "heuristics", "autotune", "inductor"]
-ORIGINS: tuple[Origin, ...] = ("call", "heuristics", "autotune", "inductor")
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,6 @@ class TensorArgument:
 
 
 PlainKind = Literal["int", "float", "bool", "none", "str", "dtype", "function", "other"]
-PLAIN_KINDS: tuple[PlainKind, ...] = (
-    *("int", "float", "bool", "none", "str", "dtype", "function", "other"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from workbench.workload.errors import WorkloadError
 from workbench.workload.exported import ExportResult
 from workbench.workload.identity import text_hash
 from workbench.workload.pinned import config_of
-from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import PinnedEntry
 
 DTYPE = re.compile(r"[A-Za-z_]\w*\.\w+\Z")  # torch.float32, which stands in no quotes

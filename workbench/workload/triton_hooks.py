@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from workbench.traces.profilers.running.after_import import AfterImport
-from workbench.workload.strict import WorkloadError
+from workbench.workload.errors import WorkloadError
 
 INDUCTOR = "torch._inductor.runtime.triton_heuristics"
 

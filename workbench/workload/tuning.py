@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from workbench.data.clock import timestamp
+from workbench.data.plain import read_as
 from workbench.tuner.portfolio import PortfolioError, portfolio
 from workbench.workload.plan import WorkItem
 from workbench.workload.signature import plain_value
@@ -84,8 +85,8 @@ class TuningJournal:
             return
         for line in lines:
             try:
-                result = _result(json.loads(line))
-            except (ValueError, TypeError, KeyError, AttributeError):
+                result: TunedSignature = read_as(TunedSignature, json.loads(line), "the result")
+            except (ValueError, RecursionError):
                 continue
             self.results[result.digest] = result
 
@@ -95,18 +96,6 @@ class TuningJournal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write("\n" + json.dumps(asdict(result)))
-
-
-def _result(plain: Mapping[str, Any]) -> TunedSignature:
-    times = {n: _time(plain[n]) for n in ("before_s", "after_s")}
-    config = tuple((str(n), v) for n, v in plain["config"])
-    low, high = plain.get("band") or (None, None)
-    band = (float(low), float(high)) if low is not None and high is not None else None
-    return TunedSignature(**{**plain, **times, "config": config, "band": band})
-
-
-def _time(plain: Mapping[str, float] | None) -> MeasuredTime | None:
-    return None if plain is None else MeasuredTime(**plain)
 
 
 def family_choices(
