@@ -11,7 +11,8 @@ times 1 / sqrt(mean(x^2) + eps).
 import torch
 
 from workbench.dsl import meta, padded, strides, tl, triton
-from workbench.kernels.rms_norm import EPS, RowsBySize, refuse_rows, size_rows
+from workbench.dsl.row_schemes import refuse_rows
+from workbench.kernels.rms_norm import EPS, Rows, size_rows
 from workbench.spec import Spec, Tensor, Work
 
 
@@ -57,7 +58,7 @@ def rows_work(config, limits, *, itemsize, M, N):
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=number, store_bytes=number)
 
 
-@rms_norm_arithmetic.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@rms_norm_arithmetic.impl(Rows, resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def rows(a, x, w, *, config):
     """As many rows as `rms_norm.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]

@@ -8,7 +8,8 @@ half memory-bound.
 """
 
 from workbench.dsl import meta, padded, policies, strides, tl, triton
-from workbench.kernels.rms_norm import RowsBySize, refuse_rows, rows_work, size_rows
+from workbench.dsl.row_schemes import refuse_rows, rows_work
+from workbench.kernels.rms_norm import Rows, size_rows
 from workbench.spec import Spec, Tensor
 
 
@@ -42,7 +43,7 @@ def _rows(
     tl.store(y_ptr + m * N + n, (x + w).to(y_ptr.dtype.element_ty), mask)
 
 
-@rms_norm_traffic.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@rms_norm_traffic.impl(Rows, resolve=size_rows, refuse=refuse_rows, work=rows_work(vectors=1))
 def rows(x, w, *, config):
     """x is read once, w once by each program. `early` changes nothing: w waits for no sum here."""
     M, N = x.shape
