@@ -244,6 +244,7 @@ TOGETHER = {
     "lora": "matmul",
     "patch_embed": "matmul",
     "q4_k_matmul": "matmul",
+    "sample_top_p": "sample_topk_topp",
 }
 
 
