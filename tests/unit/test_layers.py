@@ -245,6 +245,7 @@ TOGETHER = {
     "patch_embed": "matmul",
     "q4_k_matmul": "matmul",
     "sample_top_p": "sample_topk_topp",
+    "wkv7": "wkv6",
 }
 
 

@@ -98,7 +98,7 @@ def sequential_work(config, limits, *, itemsize, B, T, H, N):
 @wkv7_arithmetic.impl(
     whole.Sequential,
     resolve=whole.size_stages,
-    refuse=whole.refuse_sequential,
+    refuse=whole.sequential.refuse,
     work=sequential_work,
 )
 def sequential(r, w, k, v, kk, a, state, like, *, config):

@@ -13,13 +13,8 @@ traffic, and what stays resident would depend on the chunk that a config chooses
 """
 
 from workbench.dsl import meta, strides, tl, triton
-from workbench.kernels.wkv7 import (
-    Sequential,
-    refuse_sequential,
-    sequential_work,
-    size_stages,
-    wkv7,
-)
+from workbench.kernels.wkv6 import refuse_sequential
+from workbench.kernels.wkv7 import Sequential, sequential_work, size_stages, wkv7
 from workbench.spec import Extent, Spec, Tensor, of_rms
 
 
