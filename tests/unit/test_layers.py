@@ -241,6 +241,7 @@ TOGETHER = {
     "causal_attention": "attention",
     "causal_attention_backward": "attention_backward",
     "fp8_matmul": "matmul",
+    "fused_add_rms_norm": "rms_norm",
     "lora": "matmul",
     "patch_embed": "matmul",
     "q4_k_matmul": "matmul",

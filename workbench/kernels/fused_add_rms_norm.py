@@ -24,6 +24,7 @@ from workbench.dsl import (
     tl,
     triton,
 )
+from workbench.kernels import rms_norm
 from workbench.spec import AUTO, Spec, Tensor, among, given, stages
 
 EPS = 1e-6
@@ -52,50 +53,6 @@ fused_add_rms_norm = Spec(
         {"M": 1, "N": 5120},
     ],
 )
-
-
-@triton.jit
-def _rows(
-    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
-    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
-    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr,
-    ONCE: tl.constexpr, KEPT: tl.constexpr,
-):  # fmt: skip
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-    n = tl.arange(0, BLOCK_N)[None, :]
-    mask, wide = (m < M) & (n < N), n.to(tl.int64)
-    x = tl.load(x_ptr + m * stride_xm + wide * stride_xn, mask, other=0.0, eviction_policy=ONCE)
-    r = tl.load(r_ptr + m * stride_rm + wide * stride_rn, mask, other=0.0, eviction_policy=ONCE)
-    if EARLY:
-        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
-    h = x.to(tl.float32) + r.to(tl.float32)
-    tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
-    scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
-    if not EARLY:
-        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
-    tl.store(y_ptr + m * N + n, (h * scale * w).to(y_ptr.dtype.element_ty), mask)
-
-
-@triton.jit
-def _persistent(
-    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
-    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
-    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    n = tl.arange(0, BLOCK_N)[None, :]
-    w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0)
-    x_ptrs, r_ptrs = x_ptr + n.to(tl.int64) * stride_xn, r_ptr + n.to(tl.int64) * stride_rn
-    blocks = tl.cdiv(M, BLOCK_M)
-    for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
-        m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-        mask = (m < M) & (n < N)
-        x = tl.load(x_ptrs + m * stride_xm, mask, other=0.0, eviction_policy="evict_first")
-        r = tl.load(r_ptrs + m * stride_rm, mask, other=0.0, eviction_policy="evict_first")
-        h = x.to(tl.float32) + r.to(tl.float32)
-        tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
-        scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
-        y = h * scale * w.to(tl.float32)
-        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -160,7 +117,9 @@ def rows(x, r, w, *, config):
     once, kept = policies(config.hints)
     constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
     sizes = M, N, *strides(x, r, w), EPS
-    _rows[(triton.cdiv(M, config.block_m),)](x, r, w, y, h, *sizes, **constants, **meta(config))
+    rms_norm._rows[(triton.cdiv(M, config.block_m),)](
+        x, r, w, y, h, *sizes, **constants, **meta(config)
+    )
     return y, h
 
 
@@ -180,7 +139,7 @@ def persistent(x, r, w, *, config):
     M, N = x.shape
     y, h = x.new_empty(M, N), x.new_empty(M, N)
     grid, constants = row_schemes.persistent_launch(x, config)
-    _persistent[grid](x, r, w, y, h, M, N, *strides(x, r, w), EPS, **constants)
+    rms_norm._persistent[grid](x, r, w, y, h, M, N, *strides(x, r, w), EPS, **constants)
     return y, h
 
 

@@ -52,42 +52,58 @@ rms_norm = Spec(
 )
 
 
+# With a residual r, as in `fused_add_rms_norm`, the row is h = x + r, which is stored as well.
+# Without one, r, its strides and h are None: then they are no arguments of the compiled kernel.
 @triton.jit
 def _rows(
-    x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
+    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
     EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr,
     ONCE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
-    mask = (m < M) & (n < N)
-    x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
-    w_ptrs = w_ptr + n.to(tl.int64) * stride_w
-    x = tl.load(x_ptrs, mask, other=0.0, eviction_policy=ONCE).to(tl.float32)
+    mask, wide = (m < M) & (n < N), n.to(tl.int64)
+    x = tl.load(x_ptr + m * stride_xm + wide * stride_xn, mask, other=0.0, eviction_policy=ONCE)
+    if r_ptr is None:
+        h = x.to(tl.float32)
+    else:
+        r = tl.load(r_ptr + m * stride_rm + wide * stride_rn, mask, other=0.0, eviction_policy=ONCE)
     if EARLY:
-        w = tl.load(w_ptrs, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+    if r_ptr is not None:
+        h = x.to(tl.float32) + r.to(tl.float32)
+        tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
+    scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
     if not EARLY:
-        w = tl.load(w_ptrs, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
-    tl.store(y_ptr + m * N + n, (x * scale * w).to(y_ptr.dtype.element_ty), mask)
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+    tl.store(y_ptr + m * N + n, (h * scale * w).to(y_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
 def _persistent(
-    x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
+    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
     EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     n = tl.arange(0, BLOCK_N)[None, :]
     w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0)
-    x_ptrs = x_ptr + n.to(tl.int64) * stride_n
+    x_ptrs = x_ptr + n.to(tl.int64) * stride_xn
+    if r_ptr is not None:
+        r_ptrs = r_ptr + n.to(tl.int64) * stride_rn
     blocks = tl.cdiv(M, BLOCK_M)
     for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
         m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         mask = (m < M) & (n < N)
-        x = tl.load(x_ptrs + m * stride_m, mask, other=0.0, eviction_policy="evict_first")
-        x = x.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
-        y = x * scale * w.to(tl.float32)
+        x = tl.load(x_ptrs + m * stride_xm, mask, other=0.0, eviction_policy="evict_first")
+        if r_ptr is not None:
+            r = tl.load(r_ptrs + m * stride_rm, mask, other=0.0, eviction_policy="evict_first")
+        h = x.to(tl.float32)
+        if r_ptr is not None:
+            h += r.to(tl.float32)
+            tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
+        scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
+        y = h * scale * w.to(tl.float32)
         tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
 
 
@@ -143,8 +159,9 @@ def rows(x, w, *, config):
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
-    sizes = M, N, *strides(x, w), EPS
-    _rows[(triton.cdiv(M, config.block_m),)](x, w, y, *sizes, **constants, **meta(config))
+    sizes = M, N, *x.stride(), None, None, w.stride(0), EPS
+    grid = (triton.cdiv(M, config.block_m),)
+    _rows[grid](x, None, w, y, None, *sizes, **constants, **meta(config))
     return y
 
 
@@ -159,7 +176,8 @@ def persistent(x, w, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     grid, constants = row_schemes.persistent_launch(x, config)
-    _persistent[grid](x, w, y, M, N, *strides(x, w), EPS, **constants)
+    sizes = M, N, *x.stride(), None, None, w.stride(0), EPS
+    _persistent[grid](x, None, w, y, None, *sizes, **constants)
     return y
 
 
