@@ -93,7 +93,7 @@ def _resident(
     s = tl.load(s_ptr + p * stride_s)
     y_ptrs = y_ptr + p * M + m
     y = s * tl.sum(last, axis=1)
-    tl.store(y_ptrs, y / added if SUM.is_floating() else y)
+    tl.store(y_ptrs, y / added if s.dtype == tl.float32 else y)
 
 
 @dataclass(frozen=True)
