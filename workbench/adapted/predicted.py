@@ -72,7 +72,7 @@ def rank_function(
             config.all_kwargs(),
             time.predicted_s,
             time.bound,
-            ends_of(code_band(device, resources), time.predicted_s),
+            ends_of(code_band(device, resources, time.model), time.predicted_s),
         )
         for time, resources, config in list(apart.values())[:FIRST]
     )

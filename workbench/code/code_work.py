@@ -94,7 +94,8 @@ def _unrolled(
     issued: Issued, regions: Sequence[RegionWork], full: CostWalk
 ) -> dict[int, int] | None:
     """Return of how many trips of each loop the compiler made one, by the accesses that the machine
-    code has and those of a trip; None where a loop with work is neither found nor resolved."""
+    code has and those of a trip. None where a loop is neither in the machine code nor resolved, or
+    has no access to count by."""
     expected: dict[int, float] = defaultdict(float)
     loops: dict[int, set[int]] = defaultdict(set)
     for number, site in full.sites.items():
@@ -105,9 +106,10 @@ def _unrolled(
     straight = issued.straight.sites
     resolved = defaultdict(int, {n: sum(s in own for s in straight) for n, own in loops.items()})
     for region in regions:
-        n = region.loop
-        is_small = region.executions <= FEW or resolved[n] >= region.executions / 2 * expected[n]
-        if n and n not in accesses and not is_small:
+        n, is_small = region.loop, region.executions <= FEW
+        is_resolved = n in resolved and resolved[n] >= region.executions / 2 * expected[n]
+        is_counted = expected[n] > 0 and (n in accesses or is_resolved)
+        if n and not is_small and not is_counted:
             return None
     return {n: max(1, round(count / (expected[n] or count or 1))) for n, count in accesses.items()}
 

@@ -3,6 +3,7 @@ source lines that both name."""
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -13,6 +14,7 @@ from workbench.code.warp_code import WarpCode, WarpInstruction, read_warp_code
 from workbench.device.warp_timeline import ACCESSES as OF_MEMORY
 from workbench.device.warp_timeline import (
     ATOMIC,
+    DOUBLE,
     DRAIN,
     MATRIX,
     STORE,
@@ -27,13 +29,14 @@ Line = tuple[str, int]
 
 
 def issued_code(ttgir: str, cubin: bytes) -> Issued | None:
-    """Return what a warp issues; None for a kernel that uses the matrix units, whose products have
-    terms of their own, and for code that cannot be read in this way."""
+    """Return what a warp issues. None for a kernel that uses the matrix units, whose products have
+    terms of their own, or doubles, whose rate no device states, and for code that cannot be read in
+    this way."""
     try:
         code = read_warp_code(cubin)
     except (ValueError, LookupError, struct.error):
         return None
-    if any(one.kind == MATRIX for one in code.instructions):
+    if any(one.kind in MATRIX + DOUBLE for one in code.instructions):
         return None
     return _Match(read_ttgir(ttgir), code).issued()
 
@@ -56,21 +59,29 @@ class _Match:
         loops = [op for op in every_op(function.body) if op.name in LOOPS]
         inside = {op.number: [each for r in op.regions for each in every_op(r)] for op in loops}
         self._lines = {n: {op.line for op in ops} - {None} for n, ops in inside.items()}
+        self._inner = {n: {op.number for op in ops} for n, ops in inside.items()}
 
-    def issued(self) -> Issued:
-        """Return the instructions outside of loops, and those of each loop."""
-        bodies: dict[int, list[IssuedCode]] = {}
+    def issued(self) -> Issued | None:
+        """Return the instructions outside of loops, and those of each loop; None where loops of
+        machine code cannot be told apart."""
         inside: set[int] = set()
-        for _, loop in self._code.graph.all_loops():
+        alike: dict[tuple[int, ...], list[list[WarpInstruction]]] = {}
+        for _, loop in sorted(self._code.graph.all_loops(), key=lambda one: one[1].head):
             inside |= loop.blocks
             own = loop.blocks.difference(*(inner.blocks for inner in loop.inner))
             body = list(self._instructions(own))
-            if number := self._loop_of(body):
-                bodies.setdefault(number, []).append(self._issued(body, number))
-        loops = []
-        for number, codes in bodies.items():
-            trip, *rest = sorted(codes, key=lambda one: -len(one.kinds))
-            loops.append(IssuedLoop(number, trip, rest[0] if rest else None))
+            alike.setdefault(self._loops_of(body), []).append(body)
+        loops: list[IssuedLoop] = []
+        for numbers, bodies in alike.items():
+            each, rest = divmod(len(bodies), max(1, len(numbers)))
+            if numbers and rest:
+                return None
+            for i, number in enumerate(numbers):  # in the order of addresses
+                codes = [self._issued(b, number) for b in bodies[i * each : (i + 1) * each]]
+                codes.sort(key=lambda one: -len(one.sites))
+                if any(len(x.sites) <= len(y.sites) for x, y in itertools.pairwise(codes)):
+                    return None
+                loops.append(IssuedLoop(number, codes[0], codes[-1] if len(codes) > 1 else None))
         straight = self._issued(list(self._instructions(self._outside(inside))), 0)
         return Issued(straight, tuple(sorted(loops, key=lambda one: one.number)))
 
@@ -88,13 +99,14 @@ class _Match:
             block = self._code.graph.blocks[number]
             yield from self._code.instructions[block.start : block.end]
 
-    def _loop_of(self, body: Sequence[WarpInstruction]) -> int:
-        """Return the number of the loop in TTGIR that has most lines of a body, the innermost of
-        several; 0 where none has one."""
+    def _loops_of(self, body: Sequence[WarpInstruction]) -> tuple[int, ...]:
+        """Return the numbers of the loops in TTGIR that have most lines of a body, without those
+        around others of them. There are several where a function is inlined several times."""
         lines = Counter(one.line for one in body)
         score = {n: sum(lines[line] for line in own) for n, own in self._lines.items()}
         best = max(score.values(), default=0)
-        return max((n for n, count in score.items() if count == best), default=0) if best else 0
+        tied = [n for n, count in score.items() if count == best and best]
+        return tuple(n for n in tied if not any(m in self._inner[n] for m in tied))
 
     def _issued(self, body: Sequence[WarpInstruction], loop: int) -> IssuedCode:
         accesses = [one for one in body if one.kind in OF_MEMORY]

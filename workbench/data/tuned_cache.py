@@ -248,10 +248,11 @@ E = TypeVar("E", bound=Titled)
 def read(path: Path, on_damage: Callable[[str], object] | None = None) -> list[Entry]:
     """Return the usable entries of a file. `on_damage` is called with what is wrong with each of
     the others. Raises TunedError where the file cannot be read at all."""
-    return parse(FORMAT.read(path), str(path), Entry, on_damage)
+    return parse(FORMAT, FORMAT.read(path), str(path), Entry, on_damage)
 
 
 def parse(
+    form: Format,
     data: bytes,
     name: str,
     kind: type[E],
@@ -259,7 +260,7 @@ def parse(
 ) -> list[E]:
     """Return the usable entries of a file's bytes, of one class; `name` is the file's, in messages.
     Raises TunedError, as `read` does."""
-    plain = FORMAT.parse(data, name)
+    plain = form.parse(data, name)
 
     def read_entry(value: Any, at: str) -> E | None:
         try:
@@ -273,7 +274,7 @@ def parse(
     try:
         entries = read_rows(plain, "entries", read_entry)
     except Damage as damage:
-        raise FORMAT.damage_error(name, damage) from None
+        raise form.damage_error(name, damage) from None
     return [entry for entry in entries if entry is not None]
 
 
@@ -283,7 +284,8 @@ def damage_text(path: Path, damaged: Sequence[str]) -> str:
         return ""
     many = f"{len(damaged)} entries" if len(damaged) > 1 else "1 entry"
     first = f"{'the first: ' if len(damaged) > 1 else ''}{damaged[0]}"
-    return f"{path} holds {many} that cannot be used ({first}); the next change drops them."
+    them = "them" if len(damaged) > 1 else "it"
+    return f"{path} holds {many} that cannot be used ({first}); the next change drops {them}."
 
 
 def plain_entry(entry: Titled) -> dict[str, Any]:
@@ -322,25 +324,27 @@ def changing(path: Path) -> Iterator[Tuned]:
             write(path, tuned.entries.values())
 
 
-def write(path: Path, entries: Iterable[Titled], make_folder: bool = False) -> None:
+def write(
+    path: Path, entries: Iterable[Titled], make_folder: bool = False, form: Format = FORMAT
+) -> None:
     """Write a file atomically, even if the process is killed. Raises TunedError where it cannot, or
     where an entry could not be read back; the file is then as it was."""
     try:
-        write_file(path, text_of(entries), make_folder)
+        write_file(path, text_of(entries, form), make_folder)
     except FileError as error:
         raise _unwritable(path, error.reason) from None
     for choices in LOOKED_UP:
         choices.clear()
 
 
-def text_of(entries: Iterable[Titled]) -> str:
+def text_of(entries: Iterable[Titled], form: Format = FORMAT) -> str:
     """Return the contents of a file, in which each entry is a line. Raises TunedError where one
     could not be read back."""
     try:
         lines = ",\n".join(json.dumps(plain_entry(e), allow_nan=False) for e in entries)
     except Damage as damage:
         raise TunedError(f"{damage}; correct the kernel, nothing is kept.") from None
-    return f'{{"{FORMAT.mark}": {FORMAT.version}, "entries": [\n{lines}\n]}}\n'
+    return f'{{"{form.mark}": {form.version}, "entries": [\n{lines}\n]}}\n'
 
 
 def _unwritable(path: Path, reason: str) -> TunedError:

@@ -102,7 +102,8 @@ class MeasuredCase:
 
     def octaves(self, sizes: Sizes) -> float:
         """Return how far these sizes are, over all axes."""
-        return sum(abs(math.log2(self.sizes[axis] / sizes[axis])) for axis in sizes)
+        at = self.sizes
+        return sum(abs(math.log2(max(at[axis], 1) / max(sizes[axis], 1))) for axis in sizes)
 
 
 # The file

@@ -31,7 +31,7 @@ from workbench.device.warp_timeline import (
     WarpLatencies,
 )
 
-MODEL = "code-2"
+MODEL, ISSUED_MODEL = "code-1", "code-2"  # from TTGIR alone, and with machine code
 NEAR_BYTES = 240 << 10  # of a core for shared memory and its cache together
 LEAST_NEAR = 8 << 10  # of it that is cache whatever shared memory takes
 
@@ -64,7 +64,6 @@ class IssuedConstants:
 
     memory_s: float = 400e-9  # until a load has its data
     cache_s: float = 150e-9  # ... that an access has brought into the cache before
-    float_cycles: float = 1.0
     integer_cycles: float = 1.0
     multiply_cycles: float = 2.0  # of integers
     special_cycles: float = 8.0
@@ -157,7 +156,8 @@ def predict_each(
     parts = [predict_launch(device, w, r) for w, r in zip(works, each, strict=True)]
     terms = ("predicted_s", "compute_s", "dram_s", "cache_s", "latency_s", "launch_s")
     sums = {term: sum(getattr(one, term) for one in parts) for term in terms}
-    return Predicted(**sums, model=MODEL, bound=max(parts, key=lambda p: p.predicted_s).bound)
+    slowest = max(parts, key=lambda p: p.predicted_s)
+    return Predicted(**sums, model=min(p.model for p in parts), bound=slowest.bound)
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,7 @@ class _CodeModel:
     device: Device
     work: LaunchWork
     resources: Resources
+    model: ClassVar[str] = MODEL
     hot_s: ClassVar[float] = C.hot_s
 
     def predict(self) -> Predicted:
@@ -181,7 +182,7 @@ class _CodeModel:
         named = {**self._part_seconds(), MEMORY: dram, ATOMICS: hot}
         return Predicted(
             predicted_s=total,
-            model=MODEL,
+            model=self.model,
             compute_s=named["compute"],
             dram_s=dram,
             cache_s=max(named[n] for n in TERMS[1:-1]),
@@ -340,6 +341,7 @@ class _IssuedModel(_CodeModel):
     """The model of one launch whose machine code was read: what a warp issues, and waits for, in
     place of estimates from TTGIR."""
 
+    model = ISSUED_MODEL
     hot_s = ISSUED.hot_s
 
     def _core_s(self) -> float:
@@ -385,24 +387,23 @@ class _IssuedModel(_CodeModel):
                 sums[name] += region.executions * getattr(terms, name)
         often = passes or 1.0
         at_once = max(1.0, blocks * self.work.warps / SCHEDULERS)
-        issue = often * _issue_cycles(code) * at_once / self._clock
+        issue = often * self._issue_cycles(code) * at_once / self._clock
         memory, cache = ISSUED.memory_s * self._clock, ISSUED.cache_s * self._clock
         cycles = code.cycles(WarpLatencies(memory, cache), self.work.fresh, in_loop=passes > 0)
         latency = often * cycles / self._clock + sums["cache"] / blocks
         return norm([*sums.values(), issue, latency], ISSUED.sharpness)
 
-
-def _issue_cycles(code: IssuedCode) -> float:
-    """Return the cycles in which a scheduler issues the instructions of one warp."""
-    counts = code.counts
-    pipes = {
-        FLOAT: ISSUED.float_cycles,
-        OTHER: ISSUED.integer_cycles,
-        MULTIPLY: ISSUED.multiply_cycles,
-        SPECIAL: ISSUED.special_cycles,
-    }
-    each = [counts.get(kind, 0) * cycles for kind, cycles in pipes.items()]
-    return max(float(len(code.kinds)), *each)
+    def _issue_cycles(self, code: IssuedCode) -> float:
+        """Return the cycles in which a scheduler issues the instructions of one warp."""
+        lanes = self._vector_rate / self._clock  # of a core
+        pipes = {
+            FLOAT: 32 * SCHEDULERS / lanes,
+            OTHER: ISSUED.integer_cycles,
+            MULTIPLY: ISSUED.multiply_cycles,
+            SPECIAL: ISSUED.special_cycles,
+        }
+        each = [code.counts.get(kind, 0) * cycles for kind, cycles in pipes.items()]
+        return max(float(len(code.kinds)), *each)
 
 
 def resident_programs(device: Device, programs: int, resources: Resources) -> int:

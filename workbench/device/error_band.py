@@ -30,6 +30,8 @@ def kind_of(record: Record) -> BandKind:
 
 
 def _kind(predicted_s: float, resources: Resources | None, model: str) -> BandKind:
+    if model == code_model.ISSUED_MODEL:
+        return "issued code"
     if model == code_model.MODEL:
         return "code product" if resources and resources.matrix_unit else "code"
     if predicted_s <= LAUNCH_SIZED_S:
@@ -54,7 +56,7 @@ def _band(case: Case, kind: BandKind) -> Band | None:
     bands = device.bands if device else ()
     own = (band for band in bands if band.kind is None and case.kernel in band.kernels)
     # a user's kernel may be named like ours
-    own_band = None if kind.startswith("code") else next(own, None)
+    own_band = None if "code" in kind else next(own, None)
     return own_band or next((band for band in bands if band.kind == kind), None)
 
 
@@ -64,10 +66,10 @@ def estimate_band(device: Device) -> Band | None:
     return next((band for band in device.bands if band.kind == "estimate"), None)
 
 
-def code_band(device: Device, resources: Resources) -> Band | None:
+def code_band(device: Device, resources: Resources, model: str) -> Band | None:
     """Return the band of times that are predicted from compiled code, without declared work; None
     where the device was never compared."""
-    kind = _kind(0.0, resources, code_model.MODEL)
+    kind = _kind(0.0, resources, model)
     return next((band for band in device.bands if band.kind == kind), None)
 
 
@@ -97,9 +99,7 @@ def expected_s(record: Record) -> tuple[float, float] | None:
     if isinstance(timing, Measured) or timing.interval_s is not None or is_bound(record):
         return None
     device, least_s = _find_device(record.case.device), 0.0
-    if device and not kind_of(record).startswith(
-        "code"
-    ):  # a function may read less than its tensors hold
+    if device and "code" not in kind_of(record):  # a function may read less than its tensors hold
         least_s = bound_s(device, record.bytes, record.flops, record.case.dtype)
     return ends_of(band_of(record), record.time_s, least_s)
 
@@ -151,8 +151,8 @@ def device_words(name: str, kernels: str = "", model: str = "") -> str:
     if device is None or not device.bands:
         return f"The model was {NEVER}."
     compiled = [band for band in device.bands if band.kind != "estimate"]
-    from_code = [band for band in compiled if (band.kind or "").startswith("code")]
-    if model == code_model.MODEL:
+    from_code = [band for band in compiled if "code" in (band.kind or "")]
+    if model in (code_model.MODEL, code_model.ISSUED_MODEL):
         compiled = from_code
     elif model:
         compiled = [band for band in compiled if band not in from_code]

@@ -38,7 +38,7 @@ class Quantity:
     kind: Kind = "datasheet"
 
 
-BandKind = Literal["product", "stream", "launch", "code product", "code", "estimate"]
+BandKind = Literal["product", "stream", "launch", "code product", "code", "issued code", "estimate"]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from functools import cached_property
 LOAD, COPY, STORE, ATOMIC, MATRIX = "L", "C", "S", "A", "T"
 SHARED, SHUFFLE, SPECIAL, CONSTANT, BARRIER = "s", "h", "x", "c", "b"
 FLOAT, MULTIPLY, OTHER, COMMIT, DRAIN = "f", "m", "a", "g", "w"
+DOUBLE = "d"
 MOVE = "v"  # moves, branches and what all lanes share: they only take a slot
 ACCESSES = LOAD + COPY + STORE + ATOMIC  # of global memory
 TRIPS = 5  # of a loop that are timed; the last two count

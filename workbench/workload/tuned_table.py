@@ -1,8 +1,9 @@
 """The tuned table: configs of `@triton.autotune` functions, measured, to be pinned in a program.
 
-A file as the tuned cache is one, with other entries: a function is found by its code and the key of
-its autotuner, where an Impl is found by sizes. Each entry is a line and the lines are in order, so
-that git merges and diffs them. It is data: reading it imports and runs nothing.
+A file as the tuned cache is one, with a mark of its own and other entries: a function is found by
+its code and the key of its autotuner, where an Impl is found by sizes. Each entry is a line and the
+lines are in order, so that git merges and diffs them. It is data: reading it imports and runs
+nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from workbench.data import tuned_cache
-from workbench.data.plain import Seconds, Values, Whole
+from workbench.data.plain import Format, Seconds, Values, Whole
+from workbench.data.tuned_cache import TunedError
 from workbench.workload.signature import (
     PlainArgument,
     RecordedArgument,
@@ -21,6 +23,13 @@ from workbench.workload.signature import (
     plain_value,
 )
 
+FORMAT = Format(
+    "tuned_table",
+    1,
+    "tuned table",
+    TunedError,
+    "restore it, or make it again by `workbench workload tune`",
+)
 PREDICTED = "predicted"  # what the protocol of an entry begins with that nothing measured
 ConfigValue = int | bool | str | None
 Config = Mapping[str, Whole | bool | str | None]
@@ -86,13 +95,13 @@ def newest_entries(entries: Iterable[PinnedEntry]) -> list[PinnedEntry]:
 
 def write(path: Path, entries: Iterable[PinnedEntry]) -> None:
     """Write a table; a reader sees the old content or the new one. Raises TunedError."""
-    tuned_cache.write(path, newest_entries(entries), make_folder=True)
+    tuned_cache.write(path, newest_entries(entries), make_folder=True, form=FORMAT)
 
 
 def read(path: Path) -> list[PinnedEntry]:
     """Return the entries of a table. Raises TunedError, in one sentence, also where one of them is
     damaged."""
-    return parse(tuned_cache.FORMAT.read(path), str(path))
+    return parse(FORMAT.read(path), str(path))
 
 
 def parse(data: bytes, name: str) -> list[PinnedEntry]:
@@ -100,9 +109,9 @@ def parse(data: bytes, name: str) -> list[PinnedEntry]:
     as `read` does."""
 
     def refuse(damage: str) -> None:
-        raise tuned_cache.FORMAT.damage_error(name, damage)
+        raise FORMAT.damage_error(name, damage)
 
-    return tuned_cache.parse(data, name, PinnedEntry, refuse)
+    return tuned_cache.parse(FORMAT, data, name, PinnedEntry, refuse)
 
 
 def argument_texts(arguments: Mapping[str, RecordedArgument]) -> dict[str, str]:
