@@ -338,3 +338,8 @@ def seconds(name: str, ns: float) -> Evidence:
 def count(name: str, number: float, unit: str = "kernels", kind: Kind = "profiled") -> Evidence:
     """Return a number of things as evidence, of a profiler unless another kind is named."""
     return Evidence(name, float(number), unit, kind)
+
+
+def instruction_count(name: str, number: float) -> Evidence:
+    """Return a number of instructions of machine code as evidence."""
+    return count(name, number, "instructions", kind="computed")

@@ -1,7 +1,5 @@
 """Accesses to shared memory collide in its banks."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

@@ -1,7 +1,5 @@
 """Warps of a program wait for one another."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

@@ -1,7 +1,5 @@
 """Lanes of a warp take different branches."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

@@ -1,7 +1,5 @@
 """Each instruction waits for the result of the one before it."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

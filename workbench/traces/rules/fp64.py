@@ -1,7 +1,5 @@
 """Arithmetic runs in fp64."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

@@ -1,7 +1,5 @@
 """The second-level cache holds the kernel."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

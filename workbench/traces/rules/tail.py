@@ -1,7 +1,5 @@
 """The last wave of programs leaves cores idle."""
 
-from __future__ import annotations
-
 from workbench.traces.rules import threshold_rule
 
 RULE = threshold_rule(

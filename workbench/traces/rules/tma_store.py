@@ -1,7 +1,5 @@
 """One lane stores whole tiles by TMA, and the others wait for it."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

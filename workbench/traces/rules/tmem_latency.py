@@ -1,7 +1,5 @@
 """Loads from tensor memory are waited for one by one."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 

@@ -1,7 +1,5 @@
 """Threads of a warp access addresses that lie apart."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import threshold_rule
 
