@@ -212,6 +212,11 @@ class CounterValue(NamedTuple):
     state: Literal["ok", "absent", "refused"] = "ok"
     scope: Literal["launch", "summary", "sample", "instruction"] = "launch"
 
+    @classmethod
+    def read(cls, name: str, value: float | None, text: str, unit: str = "") -> CounterValue:
+        """Return a counter that a file has: absent where it has no value of it."""
+        return cls(name, value, unit, text, "absent" if value is None else "ok")
+
     @property
     def exact(self) -> float | None:
         """Value, or None where it is not a finite number."""
@@ -368,6 +373,11 @@ class Trace:
         return not (
             self.activities or self.dispatches or self.totals or self.checker or self.tables
         )
+
+    def list_devices(self) -> None:
+        """Enter the devices that have work on the timeline, each with the facts that are known."""
+        used = sorted(set(self.activities.devices.entries) - {""})
+        self.devices = {name: self.devices.get(name, {}) for name in used}
 
     def name_devices(self, title: str) -> None:
         """Put a title before the names of processes and devices: each recording calls its first

@@ -102,10 +102,9 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
         facts = _Facts.read_arguments(event.get("args"))
         try:
             if category in builder.kinds:
-                builder.add(
-                    category, event.get("name"), _ns(event["ts"]), _ns(event.get("dur", 0)),
-                    event.get("pid"), event.get("tid"), facts,
-                )  # fmt: skip
+                where = event.get("pid"), event.get("tid")
+                begin, length = _ns(event["ts"]), _ns(event.get("dur", 0))
+                builder.add(category, event.get("name"), begin, length, *where, facts)
             elif category not in SILENT:
                 builder.pass_over(category, facts)
         except BAD_VALUE as error:
@@ -211,21 +210,19 @@ class _Builder:
             ordinal = pid if facts.device is None else facts.device
             stream = self._text(tid if facts.stream is None else facts.stream)
             moved = facts.bytes
-            self.activities.add(
-                kind, name, start, start + length, self._text(ordinal), stream,
-                self._process(pid, facts.rank, ordinal), correlation,
-                _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE,
-                moved if type(moved) is int else -1 if moved is None else integer(moved),
-            )  # fmt: skip
+            if type(moved) is not int:
+                moved = -1 if moved is None else integer(moved)
+            geometry = _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE
+            where = self._text(ordinal), stream, self._process(pid, facts.rank, ordinal)
+            end = start + length
+            self.activities.add(kind, name, start, end, *where, correlation, geometry, moved)
         elif kind != ActivityKind.OP or self._wants(category, name):
             if kind == ActivityKind.CALL:
                 kind = call
             else:
                 correlation = -1
-            self.activities.add(
-                kind, name, start, start + length, "", self._text(tid),
-                self._process(pid, facts.rank, 0), correlation,
-            )  # fmt: skip
+            where = "", self._text(tid), self._process(pid, facts.rank, 0)
+            self.activities.add(kind, name, start, start + length, *where, correlation)
 
     def _process(self, pid: Any, rank: Any, ordinal: Any) -> str:
         """Return the process of an event. Tools that merge the files of several ranks write `[TP01]
@@ -321,11 +318,9 @@ class _Builder:
         starts = sorted(int(text) for text in offsets & {table.processes.entries[n] for n in used})
         if starts and starts[-1] - starts[0] < LEAST_OFFSET:
             starts = []
-        owners = {
-            text: f"process {max((s for s in starts if s <= int(text)), default=0)}"
-            if starts else ""
-            for text in offsets
-        }  # fmt: skip
+        owners = dict.fromkeys(offsets, "")
+        for text in offsets if starts else ():
+            owners[text] = f"process {max((s for s in starts if s <= int(text)), default=0)}"
         if not starts:
             self._refuse_mixed_ids()
         tally = self.trace.tally

@@ -100,8 +100,7 @@ def add_dispatch(row: Row, trace: Trace) -> None:
     for head, text in row.items():
         if REPEATED.sub("", head.lower()) not in LAUNCH:
             value = number(text)
-            state = "absent" if value is None else "ok"
-            dispatch.counters[head] = CounterValue(head, value, "", text, state)  # type: ignore[arg-type]
+            dispatch.counters[head] = CounterValue.read(head, value, text)
     start, end = pick(row, "BeginNs", "Start_Timestamp"), pick(row, "EndNs", "End_Timestamp")
     if bool(start) != bool(end):
         raise KeyError("there is no value in one of the columns of times")

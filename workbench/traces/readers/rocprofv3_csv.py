@@ -10,7 +10,14 @@ from collections import Counter
 
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.numbers import integer, number, whole
+from workbench.traces.readers.inputs.numbers import (
+    Three,
+    integer,
+    number,
+    three,
+    whole,
+    work_groups,
+)
 from workbench.traces.readers.inputs.source import Source
 from workbench.traces.readers.inputs.tables import Row, first_row, need, pick, table
 from workbench.traces.readers.rocprof import STATS, kernel_name, total_of
@@ -85,9 +92,10 @@ def agent(text: str) -> str:
 def _kernel(row: Row, trace: Trace) -> None:
     name = kernel_name(row)
     start, end = integer(need(row, "Start_Timestamp")), integer(need(row, "End_Timestamp"))
+    items, block = _three(row, "Grid_Size"), _three(row, "Workgroup_Size")
     geometry = Geometry(
-        _blocks(row),
-        _three(row, "Workgroup_Size"),
+        work_groups(items, block),
+        block,
         _whole(row, "VGPR_Count", "Vgpr_Count"),
         _whole(row, "LDS_Block_Size", "Lds_Block_Size", "Group_Segment_Size"),
     )
@@ -107,21 +115,8 @@ def _process(row: Row) -> str:
     return plain(row.get("Guid", ""))
 
 
-def _blocks(row: Row) -> tuple[int, int, int] | None:
-    """Return the grid in work-groups; the file has it in work-items."""
-    items, group = _three(row, "Grid_Size"), _three(row, "Workgroup_Size")
-    if items is None or group is None or 0 in group:
-        return None
-    x, y, z = (-(-a // b) for a, b in zip(items, group, strict=True))
-    return x, y, z
-
-
-def _three(row: Row, name: str) -> tuple[int, int, int] | None:
-    values = [row.get(f"{name}_{axis}") for axis in "XYZ"]
-    if not all(values):
-        return None
-    x, y, z = (integer(str(value)) for value in values)
-    return x, y, z
+def _three(row: Row, name: str) -> Three | None:
+    return three(row.get(f"{name}_{axis}") for axis in "XYZ")
 
 
 def _whole(row: Row, *names: str) -> int | None:
@@ -165,8 +160,7 @@ def _counters(rows: object, trace: Trace) -> None:
             value = number(text)
             if (dispatch := dispatches.get(key)) is None:
                 dispatch = dispatches[key] = _counted_dispatch(row, key)
-            state = "absent" if value is None else "ok"
-            dispatch.counters[name] = CounterValue(name, value, "", text, state)  # type: ignore[arg-type]
+            dispatch.counters[name] = CounterValue.read(name, value, text)
     trace.dispatches += dispatches.values()
 
 

@@ -53,7 +53,7 @@ def read(source: Source) -> Trace:
             source.place = f"row {number} of {plain(table.schema)}"
             with trace.tally.record(DEVICE):
                 _add(trace, table, [_resolve_value(value, values) for value in row])
-    trace.devices = {name: {} for name in sorted(set(trace.activities.devices.entries) - {""})}
+    trace.list_devices()
     if not trace.activities and not trace.tally.bad:
         tables_seen = f"; it holds {', '.join(others)[:300]}" if others else ""
         trace.notes.append(f"it has no row of {INTERVALS}, the work of the GPU{tables_seen}")
