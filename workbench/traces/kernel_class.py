@@ -98,19 +98,12 @@ def class_rows(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> lis
     for index, operation in zip(times.order, operations, strict=True):
         if table.kinds[index] != ActivityKind.KERNEL:
             continue
-        name = table.names.entries[table.name_numbers[index]]
-        by = "" if operation < 0 else table.names.entries[table.name_numbers[operation]]
-        kind = class_of(name, by)
+        kind = class_of(table.name(index), table.name(operation))
         counts[kind.name] = counts.get(kind.name, 0) + 1
         spent = rules.setdefault(kind.name, {})
-        spent[kind.rule] = spent.get(kind.rule, 0) + table.ends[index] - table.starts[index]
-    rows = [
-        ClassRow(
-            name,
-            counts[name],
-            sum(spent.values()),
-            tuple(sorted(spent.items(), key=lambda each: (-each[1], each[0]))),
-        )
-        for name, spent in rules.items()
-    ]
+        spent[kind.rule] = spent.get(kind.rule, 0) + table.length(index)
+    rows = []
+    for name, spent in rules.items():
+        longest_first = sorted(spent.items(), key=lambda each: (-each[1], each[0]))
+        rows.append(ClassRow(name, counts[name], sum(spent.values()), tuple(longest_first)))
     return sorted(rows, key=lambda row: (-row.total_ns, row.name))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+from workbench.data.intervals import Intervals, union
 from workbench.data.record_tally import RecordTally
 from workbench.data.units import amount
 
@@ -181,6 +182,26 @@ class Activities(Sequence[Activity]):
 
     def __iter__(self) -> Iterator[Activity]:
         return (self[index] for index in range(len(self)))
+
+    def name(self, index: int) -> str:
+        """Return the name of an activity; empty for -1."""
+        return "" if index < 0 else self.names.entries[self.name_numbers[index]]
+
+    def length(self, index: int) -> int:
+        """Return the duration of an activity in ns."""
+        return self.ends[index] - self.starts[index]
+
+    def thread(self, index: int) -> tuple[int, int]:
+        """Return the numbers of the process and the lane of an activity."""
+        return self.process_numbers[index], self.lane_numbers[index]
+
+    def kernels(self, order: Iterable[int]) -> list[int]:
+        """Return those of some activities that are kernels."""
+        return [index for index in order if self.kinds[index] == ActivityKind.KERNEL]
+
+    def union(self, numbers: Iterable[int]) -> Intervals:
+        """Return the time in which at least one of some activities lasted."""
+        return union((self.starts[i], self.ends[i]) for i in numbers)
 
     def select(self, *kinds: ActivityKind) -> Iterator[int]:
         """Yield the numbers of the activities of some kinds, in the order of the file."""
@@ -358,13 +379,12 @@ class Trace:
     def vendor(self) -> str:
         """Maker of the devices: `amd`, `nvidia`, `apple`, or empty where nothing tells."""
         names = " ".join(str(device.get("name", "")) for device in self.devices.values()).lower()
-        for word, vendor in VENDORS:
-            if word in names:
+        for vendor, words in VENDORS.items():
+            if any(word in names for word in words):
                 return vendor
-        if any(name.startswith("hip") for name in self.activities.names.entries):
-            return "amd"
-        if any(name.startswith("cuda") for name in self.activities.names.entries):
-            return "nvidia"
+        for start, vendor in (("hip", "amd"), ("cuda", "nvidia")):
+            if any(name.startswith(start) for name in self.activities.names.entries):
+                return vendor
         return ""
 
     @property
@@ -477,15 +497,11 @@ def _same_kernels(some: Sequence[Dispatch], others: Sequence[Dispatch]) -> bool:
     return [d.name for d in some] == [d.name for d in others]
 
 
-VENDORS = (
-    ("nvidia", "nvidia"),
-    ("geforce", "nvidia"),
-    ("amd", "amd"),
-    ("gfx", "amd"),
-    ("instinct", "amd"),
-    ("radeon", "amd"),
-    ("apple", "apple"),
-)
+VENDORS = {
+    "nvidia": ("nvidia", "geforce"),
+    "amd": ("amd", "gfx", "instinct", "radeon"),
+    "apple": ("apple",),
+}
 
 
 def _join_results(result: CheckerResult | None, more: CheckerResult) -> CheckerResult:

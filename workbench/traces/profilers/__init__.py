@@ -78,6 +78,25 @@ class Profiler:
     code: Callable[[ToolRun], int] | None = None  # exit code of a tool whose result is a verdict
 
 
+def refuse_without(
+    gpu: str, no_gpu: str, program: str, no_program: str
+) -> Callable[[Machine, Workload], str | None]:
+    """Return the `available` of a tool around a program: the sentence without a GPU that it can
+    record, and the one where it is not on the path."""
+
+    def available(machine: Machine, workload: Workload) -> str | None:
+        if machine.gpu != gpu:
+            return no_gpu
+        return None if program in machine.programs else no_program
+
+    return available
+
+
+def list_files(*names: str) -> Callable[[Workload, Path], list[Path]]:
+    """Return the `reads` of a tool that always leaves the same files."""
+    return lambda workload, folder: [folder / name for name in names]
+
+
 @dataclass(frozen=True)
 class ToolRun:
     """One run of a tool that is over."""

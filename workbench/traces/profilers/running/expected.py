@@ -147,8 +147,7 @@ def _range_count(trace: Trace) -> int | None:
     ranges = list(table.select(ActivityKind.RANGE))
     if not ranges:
         return 0 if trace.tool == "torch.profiler" else None
-    names = table.names.entries
-    return len([i for i in ranges if names[table.name_numbers[i]] == RANGE])
+    return sum(table.name(i) == RANGE for i in ranges)
 
 
 def _kernels(trace: Trace, within: bool) -> Counter[str]:
@@ -168,7 +167,7 @@ def _kernels(trace: Trace, within: bool) -> Counter[str]:
             place = bisect_right(ranges.starts, time) - 1
             if place < 0 or time >= ranges.ends[place]:
                 continue
-        counts[table.names.entries[table.name_numbers[index]]] += 1
+        counts[table.name(index)] += 1
     return counts
 
 
