@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.data.record import Evidence, Kind, Measured, Profile, Record
-from workbench.traces.instruction_metrics import instruction_metrics, sampled_stalls
+from workbench.traces.instruction_metrics import MIXES, instruction_metrics, sampled_stalls
 from workbench.traces.kernel_class import ATTENTION, GEMM, class_of
 from workbench.traces.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.traces.trace import Dispatch
@@ -33,17 +33,11 @@ _MATRIX = "FLOP of the matrix unit (sm__ops_path_tensor_src_*, or executions by 
 _SPEC = "the bytes and FLOP that the Spec of a profiled kernel declares"
 _CLOCK = "the clock of a measurement without a profiler"
 OTHERS: Mapping[str, OtherMetric] = {
-    "atomic_share": OtherMetric("1", "profiled", _OPCODES),
-    "fence_share": OtherMetric("1", "profiled", _OPCODES),
-    "exchange_share": OtherMetric("1", "profiled", _OPCODES),
-    "special_share": OtherMetric("1", "profiled", _OPCODES),
-    "conversion_share": OtherMetric("1", "profiled", _OPCODES),
-    "unpack_share": OtherMetric("1", "profiled", _OPCODES),
-    "async_copy_share": OtherMetric("1", "profiled", _OPCODES),
-    "copied_share": OtherMetric("1", "profiled", _LANES),
-    "narrow_share": OtherMetric("1", "profiled", _LANES),
+    **dict.fromkeys(MIXES, OtherMetric("1", "profiled", _OPCODES)),
+    **dict.fromkeys(
+        ("copied_share", "narrow_share", "masked_share"), OtherMetric("1", "profiled", _LANES)
+    ),
     "memory_lanes": OtherMetric("lane", "profiled", _LANES),
-    "masked_share": OtherMetric("1", "profiled", _LANES),
     "tma_store_samples": OtherMetric("1", "profiled", _SAMPLES),
     "tmem_load_samples": OtherMetric("1", "profiled", _SAMPLES),
     "matrix_flop": OtherMetric("FLOP", "profiled", _MATRIX),
@@ -53,9 +47,10 @@ OTHERS: Mapping[str, OtherMetric] = {
     "declared_flop": OtherMetric("FLOP", "computed", _SPEC),
     "traffic_ratio": OtherMetric("1", "profiled", _SPEC),
     "product": OtherMetric("1", "computed", "the name of the kernel"),
-    "plain_clock": OtherMetric("Hz", "measured", _CLOCK),
-    "plain_clock_low": OtherMetric("Hz", "measured", _CLOCK),
-    "plain_clock_high": OtherMetric("Hz", "measured", _CLOCK),
+    **{
+        f"plain_clock{which}": OtherMetric("Hz", "measured", _CLOCK)
+        for which in ("", "_low", "_high")
+    },
 }
 # Of a call of several launches: sums over them, and means by their durations.
 SUMMED = (

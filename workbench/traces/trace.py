@@ -102,10 +102,6 @@ class NameTable(dict[Any, int]):
 
 NOWHERE = Geometry()
 LEAST, MOST = -(2**63), 2**63 - 1
-COLUMNS = (
-    "kinds", "starts", "ends", "correlations", "bytes", "name_numbers", "device_numbers",
-    "lane_numbers", "process_numbers", "geometry_numbers",
-)  # fmt: skip
 
 
 class Activities(Sequence[Activity]):
@@ -157,10 +153,10 @@ class Activities(Sequence[Activity]):
 
     def remove(self, numbers: Collection[int]) -> None:
         """Leave out some activities; those that follow them get other numbers."""
-        for name in COLUMNS:
-            column = getattr(self, name)
-            rest = (value for index, value in enumerate(column) if index not in numbers)
-            setattr(self, name, array(column.typecode, rest))
+        for name, column in list(vars(self).items()):
+            if isinstance(column, array):
+                rest = (value for index, value in enumerate(column) if index not in numbers)
+                setattr(self, name, array(column.typecode, rest))
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -223,6 +219,10 @@ class Activities(Sequence[Activity]):
         return result
 
 
+State = Literal["ok", "absent", "refused"]
+Scope = Literal["launch", "summary", "sample", "instruction"]
+
+
 class CounterValue(NamedTuple):
     """One number of the tool: by its own name, in its own unit."""
 
@@ -230,8 +230,8 @@ class CounterValue(NamedTuple):
     value: float | None  # None unless the state is ok
     unit: str = ""
     text: str = ""  # as the file has it
-    state: Literal["ok", "absent", "refused"] = "ok"
-    scope: Literal["launch", "summary", "sample", "instruction"] = "launch"
+    state: State = "ok"
+    scope: Scope = "launch"
 
     @classmethod
     def read(cls, name: str, value: float | None, text: str, unit: str = "") -> CounterValue:
@@ -254,6 +254,13 @@ class InstructionTable:
     places: list[str] = field(default_factory=list)  # file:line, or empty
     values: list[tuple[float | None, ...]] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)  # text of files, where the tool kept it
+
+    def add(self, address: int, text: str, place: str, values: Iterable[float | None]) -> None:
+        """Add one instruction."""
+        self.addresses.append(address)
+        self.texts.append(text)
+        self.places.append(place)
+        self.values.append(tuple(values))
 
     def total(self, head: str) -> float:
         """Return the sum of a column over all instructions; 0 where there is none."""

@@ -159,20 +159,12 @@ def _fast_decoder() -> Callable[[str], list[Any]]:
     except ImportError:
         plain_decode: Callable[[str], list[Any]] = json.JSONDecoder(parse_float=str).decode
         return plain_decode
-    facts = msgspec.defstruct(
-        "KinetoFacts", [(name, Any, None) for name in _Facts.__slots__], rename=_Facts.NAMES,
-        gc=False, frozen=True,
-    )  # fmt: skip
-    text, where = msgspec.Raw(b""), int | str | float
-    event = msgspec.defstruct(
-        "KinetoEvent",
-        [
-            ("ph", str, ""), ("cat", str, ""), ("name", str, ""), ("ts", msgspec.Raw, text),
-            ("dur", msgspec.Raw, text), ("pid", where, ""), ("tid", where, ""),
-            ("args", facts, facts()),
-        ],
-        gc=False,
-    )  # fmt: skip
+    slots = [(name, Any, None) for name in _Facts.__slots__]
+    facts = msgspec.defstruct("KinetoFacts", slots, rename=_Facts.NAMES, gc=False, frozen=True)
+    fields: list[tuple[str, Any, Any]] = [(name, str, "") for name in ("ph", "cat", "name")]
+    fields += [(name, msgspec.Raw, msgspec.Raw(b"")) for name in ("ts", "dur")]
+    fields += [(name, int | str | float, "") for name in ("pid", "tid")]
+    event = msgspec.defstruct("KinetoEvent", [*fields, ("args", facts, facts())], gc=False)
     decode: Callable[[str], list[Any]] = msgspec.json.Decoder(list[event]).decode  # type: ignore[valid-type]
     return decode
 
@@ -345,8 +337,9 @@ class _Builder:
                 self.source.place = ""
                 self.source.fail(
                     "launches of several processes have the same correlation ids, and no kernel "
-                    "tells its process", "read the files from before they were merged",
-                )  # fmt: skip
+                    "tells its process",
+                    "read the files from before they were merged",
+                )
 
 
 def _kinds(source: Source) -> dict[str, ActivityKind]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from workbench.traces.metric import refusals
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs import ncu
 from workbench.traces.readers.inputs.source import Source
@@ -37,7 +38,9 @@ def read(source: Source) -> Trace:
             _add(row, dispatch, comma)
     trace.dispatches += dispatches.values()
     ncu.settle(trace.dispatches)
-    _note_refused_counters(trace)
+    if names := sorted({c.name for each in trace.dispatches for c in refusals(each)}):
+        text = ", ".join(names)
+        trace.notes.append(f"ncu knows no such metric on this chip, or refused it: {text}")
     return trace
 
 
@@ -51,18 +54,6 @@ def _add(row: Row, dispatch: Dispatch, comma: bool) -> None:
     elif text := row.get("Rule Description"):
         bare = MARKUP.sub(lambda match: match[2] or match[1], plain(text))
         dispatch.notes.append(f"{row.get('Rule Type', '')} {row.get('Rule Name', '')}: {bare}")
-
-
-def _note_refused_counters(trace: Trace) -> None:
-    names = {
-        counter.name
-        for dispatch in trace.dispatches
-        for counter in dispatch.counters.values()
-        if counter.state == "refused"
-    }
-    if names:
-        text = ", ".join(sorted(names))
-        trace.notes.append(f"ncu knows no such metric on this chip, or refused it: {text}")
 
 
 READER = TraceReader("details page of ncu (CSV)", sniff, read)

@@ -130,10 +130,10 @@ def base_scale(unit: str) -> tuple[float, str]:
 
 def three(values: Iterable[Any]) -> Three | None:
     """Return three whole numbers, or None where one has no value."""
-    found = list(values)
-    if any(value is None or value == "" for value in found):
+    parts = list(values)
+    if any(part is None or part == "" for part in parts):
         return None
-    x, y, z = map(integer, found)
+    x, y, z = map(integer, parts)
     return x, y, z
 
 
