@@ -82,7 +82,9 @@ def rule_metrics(
     if "programs" not in values and dispatch.geometry.grid:
         values["programs"] = float(math.prod(dispatch.geometry.grid))
     values["product"] = float(is_product(dispatch.name))
-    values = _matrix_flop(counters) | instruction_metrics(dispatch) | values | dict(plain or {})
+    flops = [value for name, value in counters.items() if MATRIX_COUNTERS.fullmatch(name)]
+    matrix = {"matrix_flop": math.fsum(flops)} if flops else {}
+    values = matrix | instruction_metrics(dispatch) | values | dict(plain or {})
     return values | _derive_metrics(values)
 
 
@@ -98,11 +100,6 @@ def dispatch_stalls(dispatch: Dispatch) -> dict[str, float]:
     if shares or dispatch.instructions is None:
         return shares
     return sampled_stalls(dispatch.instructions)
-
-
-def _matrix_flop(counters: Mapping[str, float]) -> dict[str, float]:
-    known = [value for name, value in counters.items() if MATRIX_COUNTERS.fullmatch(name)]
-    return {"matrix_flop": math.fsum(known)} if known else {}
 
 
 def _derive_metrics(values: Mapping[str, float]) -> dict[str, float]:

@@ -310,11 +310,7 @@ def kernel_rows(trace: Trace, chosen: Sequence[DeviceTimes] = ()) -> list[Kernel
             for t in trace.totals
             if t.kind == ActivityKind.KERNEL
         ]
-    return sorted(rows, key=_longest_first)
-
-
-def _longest_first(row: KernelRow) -> tuple[float, str, str]:
-    return -row.total_ns, row.name, row.device
+    return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.device))
 
 
 NUMBER = re.compile(r"#\d+")

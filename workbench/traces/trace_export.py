@@ -65,7 +65,7 @@ def summary_json(summary: TraceSummary) -> dict[str, Any]:
     """Return a trace as plain data: files, devices, KPIs by device, kernels, classes, repeated
     sequences, ranges, longest gaps, dispatches with metrics and counters, totals, the checker's
     result, and notes. Times are in ns where a name ends so, else in the unit beside them."""
-    trace = summary.trace
+    trace, checker = summary.trace, summary.trace.checker
     return {
         "tool": trace.tool,
         "version": trace.version,
@@ -80,7 +80,7 @@ def summary_json(summary: TraceSummary) -> dict[str, Any]:
         "operations": [asdict(row) for row in summary.operations],
         "dispatches": [_dispatch(d, trace.tool) for d in trace.dispatches if d.counters],
         "totals": [asdict(total) | {"kind": total.kind.name.lower()} for total in trace.totals],
-        "checker": _checker(trace),
+        "checker": checker and asdict(checker) | {"verdict": checker.verdict},
         "tables": trace.tables,
         "incomplete": [each.sentence for each in summary.lacks],
         "notes": trace.notes,
@@ -105,12 +105,6 @@ def _timeline(summary: DeviceSummary) -> dict[str, Any]:
             for each in summary.gaps
         ],
     }
-
-
-def _checker(trace: Trace) -> dict[str, Any] | None:
-    if trace.checker is None:
-        return None
-    return asdict(trace.checker) | {"verdict": trace.checker.verdict}
 
 
 def _dispatch(dispatch: Dispatch, tool: str) -> dict[str, Any]:

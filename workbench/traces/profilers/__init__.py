@@ -50,10 +50,6 @@ class Command:
     beside: bool = False  # runs while the others do; has an output and no `must`
 
 
-def _nothing(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
-    return []
-
-
 @dataclass(frozen=True)
 class Profiler:
     """A tool that records a workload.
@@ -70,7 +66,7 @@ class Profiler:
     argv: Callable[[Machine, Workload, Path], list[str]]
     reads: Callable[[Workload, Path], list[Path]]
     parse: Callable[[ToolRun], Trace]
-    further: Callable[[Machine, Workload, Path], list[Command]] = _nothing
+    further: Callable[[Machine, Workload, Path], list[Command]] = lambda *_: []
     variables: Mapping[str, str] = field(default_factory=dict)  # that are set for the program
     calls: int = 10  # of a kernel, where the user names no number
     instead: str = ""  # tool that goes on where this one gave nothing usable

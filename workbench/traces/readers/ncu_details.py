@@ -8,7 +8,7 @@ import re
 from workbench.traces.metric import refusals
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs import ncu
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.tables import Row, table
 from workbench.traces.trace import Dispatch, Trace, plain
 
@@ -16,9 +16,7 @@ HEAD = re.compile(r'^"ID",.*"Section Name","Metric Name"', re.M)
 MARKUP = re.compile(r"@(?:section|url|source|metric):([^@:]*):([^@]*)@")
 
 
-def sniff(source: Source) -> bool:
-    """Return whether a file has the head of a details page."""
-    return bool(HEAD.search(source.head_text))
+sniff = head_matches(HEAD)
 
 
 def read(source: Source) -> Trace:

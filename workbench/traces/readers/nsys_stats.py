@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.numbers import UNIT_NS, integer, number, three, whole
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.tables import Row, rows
 from workbench.traces.trace import ActivityKind, Geometry, Total, Trace, kind_of_call, plain
 
@@ -19,9 +19,7 @@ MEMORY = re.compile(r"\[CUDA mem(?:cpy|set)\b[^\]]*\]\Z")
 SIZE = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024, "MiB": 1 << 20}
 
 
-def sniff(source: Source) -> bool:
-    """Return whether a file has a head of `nsys stats`."""
-    return bool(HEAD.search(source.head_text))
+sniff = head_matches(HEAD)
 
 
 def read(source: Source) -> Trace:

@@ -3,16 +3,15 @@ one does not say that the program is clean."""
 
 from __future__ import annotations
 
+import re
+
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.numbers import three
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.xml import parse
 from workbench.traces.trace import CheckerRecord, CheckerResult, Trace, plain
 
-
-def sniff(source: Source) -> bool:
-    """Return whether a file has the tool's root element."""
-    return "<ComputeSanitizerOutput" in source.head_text
+sniff = head_matches(re.compile("<ComputeSanitizerOutput"))
 
 
 def read(source: Source) -> Trace:

@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from workbench.data.record_tally import DEVICE
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.numbers import integer
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.xml import parse
 from workbench.traces.trace import ActivityKind, Trace, plain
 
-
-def sniff(source: Source) -> bool:
-    """Return whether a file is the answer to a query of xctrace."""
-    return "<trace-query-result" in source.head_text
+sniff = head_matches(re.compile("<trace-query-result"))
 
 
 @dataclass

@@ -309,12 +309,8 @@ def part_of(metrics: Mapping[str, float], part: float) -> float | None:
 def queue_is_full(summary: DeviceSummary) -> bool:
     """Return whether kernels wait in a full queue of a busy device, so that launches cost nothing:
     the median kernel begins over 100 µs after its launch returned."""
-    delay = _kpi(summary, "launch delay, median")
+    delay = next((kpi.value for kpi in summary.kpis if kpi.name == "launch delay, median"), None)
     return delay is not None and delay * 1e9 > QUEUE_DELAY_NS and summary.times.utilisation > BUSY
-
-
-def _kpi(summary: DeviceSummary, name: str) -> float | None:
-    return next((kpi.value for kpi in summary.kpis if kpi.name == name), None)
 
 
 # What a timeline may lack, and whether a device's has it.

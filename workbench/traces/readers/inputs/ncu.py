@@ -18,6 +18,7 @@ MESSAGE = re.compile(r"==(PROF|WARNING|ERROR)== ?(.*)")
 DURATION = "gpu__time_duration.sum"
 SHARED = [f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic")]
 INSTANCES = re.compile(r"(?<=\d) \([^()]*\)\Z")  # of --print-metric-instances values
+QUOTED = re.compile(r'"([\d.]*\d,\d+)"')
 COMMAND_LINE = "Command line profiler metrics"
 
 
@@ -56,10 +57,9 @@ def note_message(match: re.Match[str], messages: list[str]) -> None:
         messages.append(text)
 
 
-def has_decimal_comma(source: Source) -> bool:
+def has_decimal_comma(source: Source, numbers: re.Pattern[str] = QUOTED) -> bool:
     """Return whether the numbers of a file have a comma as decimal mark."""
-    quoted = re.findall(r'"([\d.]*\d,\d+)"', source.head_text)
-    return any(DECIMAL_COMMA.match(text) for text in quoted)
+    return any(map(DECIMAL_COMMA.match, numbers.findall(source.head_text)))
 
 
 def counter(
