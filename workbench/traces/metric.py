@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -299,25 +299,23 @@ METRICS = tuple(
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 
 # Names of older tools and of the guides, and the counter that is meant.
-RENAMED = (
-    (re.compile(r"smsp__(?:inst|thread_inst)_executed_not_predicated_off\b"),
-     "smsp__thread_inst_executed_pred_on"),
-    (re.compile(r"dram__throughput\b"), "gpu__dram_throughput"),
-    (re.compile(r"dram__bytes_op_(read|write)\b"), r"dram__bytes_\1"),
-    (re.compile(r"(smsp__average_warps?_(?:latency_)?issue_stalled_)no_instructions_"),
-     r"\1no_instruction_"),
-    (re.compile(r"(smsp__average_warps?_(?:latency_)?issue_stalled_)warpgroup_arrive_"),
-     r"\1gmma_"),
-    (re.compile(r"sm__pipe_tensor_op_hmma_cycles_active_v2\b"),
-     "sm__pipe_tensor_op_hmma_cycles_active"),
-)  # fmt: skip
+RENAMED = {
+    r"smsp__(?:thread_)?inst_executed_not_predicated_off\b": "smsp__thread_inst_executed_pred_on",
+    r"dram__throughput\b": "gpu__dram_throughput",
+    r"dram__bytes_op_(read|write)\b": r"dram__bytes_\1",
+    **{
+        rf"(smsp__average_warps?_(?:latency_)?issue_stalled_){other}_": rf"\1{reason}_"
+        for reason, other in OTHER_REASONS.items()
+    },
+    r"sm__pipe_tensor_op_hmma_cycles_active_v2\b": "sm__pipe_tensor_op_hmma_cycles_active",
+}
 
 
 @lru_cache(maxsize=1 << 14)  # a report has the same hundreds of names in each of its dispatches
 def counter_name(name: str) -> str:
     """Return the present name of a counter that an older tool or a guide calls otherwise."""
-    for old, new in RENAMED:
-        name = old.sub(new, name)
+    for old, new in RENAMED.items():
+        name = re.sub(old, new, name)
     return name
 
 
@@ -353,19 +351,13 @@ def stall_shares(counters: Mapping[str, float]) -> dict[str, float]:
         weights = {
             reason: counters[name]
             for reason in STALLS
-            for name in _names_of(pattern, reason)
-            if name in counters
+            for word in (reason, OTHER_REASONS.get(reason, reason))
+            if (name := pattern.format(word)) in counters
         }
         whole = math.fsum(weights.values())
         if whole > 0:
             return {reason: value / whole for reason, value in weights.items()}
     return {}
-
-
-def _names_of(pattern: str, reason: str) -> Iterator[str]:
-    yield pattern.format(reason)
-    if reason in OTHER_REASONS:
-        yield pattern.format(OTHER_REASONS[reason])
 
 
 def limiter(counters: Mapping[str, float]) -> Sequence[str]:
