@@ -10,14 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from workbench.data.intervals import (
-    Intervals,
-    clip,
-    difference,
-    intersection,
-    intervals,
-    union,
-)
+from workbench.data.intervals import Intervals, clip, difference, intersection, intervals, union
 from workbench.data.record import group_by
 from workbench.traces.timeline import DeviceTimes, Gap, range_name
 from workbench.traces.trace import Activities, ActivityKind, Trace

@@ -14,14 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.data.intervals import (
-    Intervals,
-    clip,
-    difference,
-    gaps,
-    intersection,
-    intervals,
-)
+from workbench.data.intervals import Intervals, clip, difference, gaps, intersection, intervals
 from workbench.traces.trace import (
     LEAST,
     WORK,

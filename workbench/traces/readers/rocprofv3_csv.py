@@ -10,14 +10,7 @@ from collections import Counter
 
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.numbers import (
-    Three,
-    integer,
-    number,
-    three,
-    whole,
-    work_groups,
-)
+from workbench.traces.readers.inputs.numbers import integer, number, three, whole, work_groups
 from workbench.traces.readers.inputs.source import Source
 from workbench.traces.readers.inputs.tables import Row, first_row, need, pick, pick_integer, table
 from workbench.traces.readers.rocprof import STATS, kernel_name, total_of
@@ -114,7 +107,7 @@ def _process(row: Row) -> str:
     return plain(row.get("Guid", ""))
 
 
-def _three(row: Row, name: str) -> Three | None:
+def _three(row: Row, name: str) -> tuple[int, int, int] | None:
     return three(row.get(f"{name}_{axis}") for axis in "XYZ")
 
 
