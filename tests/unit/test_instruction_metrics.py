@@ -410,10 +410,10 @@ def test_thresholds_of_the_new_rules_are_listed():
     assert {n: dict(kernel_rules()[n].thresholds) for n in NEW} == {
         "excess_traffic": {"ratio": 1.5, "dram": 0.6},
         "atomics": {"atomics": 0.01, "stall": 0.6},
-        "barriers": {"stall": 0.4, "exchange": 0.2},
+        "barriers": {"waiting": 0.4, "exchange_share": 0.2},
         "masked_lanes": {"lanes": 16, "none": 0.3, "copied": 0.5},
-        "tma_store": {"samples": 0.2},
-        "tmem_latency": {"samples": 0.2, "not_selected": 0.05},
+        "tma_store": {"tma_store_samples": 0.2},
+        "tmem_latency": {"tmem_load_samples": 0.2, "stall_not_selected": 0.05},
         "clock": {"apart": 0.03},
         "model": {"apart": 0.25},
     }

@@ -10,14 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from workbench.data.intervals import (
-    Intervals,
-    clip,
-    difference,
-    intersection,
-    intervals,
-    union,
-)
+from workbench.data.intervals import Intervals, clip, difference, intersection, intervals, union
+from workbench.data.record import group_by
 from workbench.traces.timeline import DeviceTimes, Gap, range_name
 from workbench.traces.trace import Activities, ActivityKind, Trace
 
@@ -29,16 +23,11 @@ def operations_of(table: Activities, launches: Sequence[int], numbers: Iterable[
     """Return, for each activity of `numbers`, the innermost host operation in which it was
     launched, by thread; -1 where the file has none."""
     indices = list(numbers)
-    threads: dict[tuple[int, int], list[int]] = {}
-    for index in table.select(ActivityKind.OP):
-        threads.setdefault(_thread(table, index), []).append(index)
-    calls: dict[tuple[int, int], list[int]] = {}
-    for call in {launches[i] for i in indices if launches[i] >= 0}:
-        if (where := _thread(table, call)) in threads:
-            calls.setdefault(where, []).append(call)
+    threads = group_by(table.select(ActivityKind.OP), table.thread)
+    calls = group_by({launches[i] for i in indices if launches[i] >= 0}, table.thread)
     parents: dict[int, int] = {}
-    for where, thread_calls in calls.items():
-        parents.update(_innermost(table, thread_calls, threads[where]))
+    for where in calls.keys() & threads.keys():
+        parents.update(_innermost(table, calls[where], threads[where]))
     return [parents.get(launches[i], -1) for i in indices]
 
 
@@ -49,8 +38,7 @@ def copy_calls(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Int
     copies = [i for i in times.order if table.kinds[i] == ActivityKind.COPY and launches[i] >= 0]
     inside = operations_of(table, launches, copies)
     hosts = {o if o >= 0 else launches[i] for i, o in zip(copies, inside, strict=True)}
-    spans = union((table.starts[i], table.ends[i]) for i in hosts)
-    return clip(spans, times.start, times.end)
+    return clip(table.union(hosts), times.start, times.end)
 
 
 def copy_waits(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Intervals:
@@ -65,10 +53,6 @@ def copy_waits(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Int
         if before >= 0 and start < inside.ends[before]:
             whole.append((start, end))
     return union([*whole, *intersection(inside, idle).pairs()])
-
-
-def _thread(table: Activities, index: int) -> tuple[int, int]:
-    return table.process_numbers[index], table.lane_numbers[index]
 
 
 def _innermost(
@@ -109,23 +93,11 @@ def longest_gaps(
     table = trace.activities
     chosen = heapq.nsmallest(most, times.gaps, key=lambda gap: (-gap.duration, gap.start))
     beside = _host_work(table, chosen, times)
-    result = []
-    for gap, (index, share) in zip(chosen, beside, strict=True):
-        call = launches[gap.next]
-        result.append(
-            ExplainedGap(
-                gap,
-                _name(table, index),
-                share,
-                _name(table, call),
-                _name(table, gap.next),
-            )
-        )
-    return result
-
-
-def _name(table: Activities, index: int) -> str:
-    return "" if index < 0 else table.names.entries[table.name_numbers[index]]
+    names = table.name
+    return [
+        ExplainedGap(gap, names(index), share, names(launches[gap.next]), names(gap.next))
+        for gap, (index, share) in zip(chosen, beside, strict=True)
+    ]
 
 
 def _host_work(
@@ -172,10 +144,9 @@ def range_rows(trace: Trace, times: DeviceTimes | None, launches: Sequence[int])
     """Return a row for each name of host ranges, in the order of the file; without a device those
     of the host alone."""
     table = trace.activities
-    groups: dict[str, list[int]] = {}
-    for index in table.select(ActivityKind.RANGE):
-        if times is None or times.is_of(table, index):
-            groups.setdefault(range_name(_name(table, index)), []).append(index)
+    ranges = table.select(ActivityKind.RANGE)
+    own = [i for i in ranges if times is None or times.is_of(table, i)]
+    groups = group_by(own, lambda i: range_name(table.name(i)))
     moments = _launch_moments(table, times, launches) if times else None
     return [_range_row(name, table, indices, moments) for name, indices in groups.items()]
 
@@ -207,7 +178,7 @@ def _range_lengths(
     result = []
     before: dict[tuple[int, int], tuple[int, int]] = {}  # ends of the last, host's and whole
     for n, index in enumerate(ordered):
-        start, host_end, thread = table.starts[index], table.ends[index], _thread(table, index)
+        start, host_end, thread = table.starts[index], table.ends[index], table.thread(index)
         end = max([host_end, *(table.ends[i] for i in work[n])] if work else [host_end])
         last_host_end, last_end = before.get(thread, (start, start))
         if last_host_end <= start:  # else one within the other
@@ -256,17 +227,14 @@ class OperationRow:
 def operation_rows(trace: Trace) -> list[OperationRow]:
     """Return one row for each name of host operations, the most time of their own first."""
     table = trace.activities
-    threads: dict[tuple[int, int], list[int]] = {}
-    for index in table.select(ActivityKind.OP):
-        threads.setdefault(_thread(table, index), []).append(index)
     sums: dict[int, list[int]] = {}
-    for indices in threads.values():
+    for indices in group_by(table.select(ActivityKind.OP), table.thread).values():
         for index, own, outermost in _own_times(table, indices):
             row = sums.setdefault(table.name_numbers[index], [0, 0, 0])
             row[2] += own
             if outermost:
                 row[0] += 1
-                row[1] += table.ends[index] - table.starts[index]
+                row[1] += table.length(index)
     rows = [OperationRow(table.names.entries[n], *row) for n, row in sums.items()]
     return sorted(rows, key=lambda row: (-row.own_ns, row.name))
 
@@ -282,10 +250,9 @@ def _own_times(table: Activities, indices: list[int]) -> Iterator[tuple[int, int
         while stack and table.ends[stack[-1]] <= table.starts[index]:
             stack.pop()
         if stack:
-            inside[stack[-1]] = inside.get(stack[-1], 0) + table.ends[index] - table.starts[index]
+            inside[stack[-1]] = inside.get(stack[-1], 0) + table.length(index)
         if any(names[other] == names[index] for other in stack):
             nested.add(index)
         stack.append(index)
     for index in indices:
-        spent = table.ends[index] - table.starts[index]
-        yield index, max(0, spent - inside.get(index, 0)), index not in nested
+        yield index, max(0, table.length(index) - inside.get(index, 0)), index not in nested

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -84,8 +84,21 @@ def _percent(name: str) -> Formula:
     return Formula(NCU, (name,), lambda value: value / 100)
 
 
-def _same(*names: str, tools: tuple[str, ...] = NCU) -> tuple[Formula, ...]:
-    return tuple(Formula(tools, (name,), lambda value: value) for name in names)
+def _same(*names: str) -> list[Formula]:
+    return [Formula(NCU, (name,), lambda value: value) for name in names]
+
+
+def _sum(tools: tuple[str, ...], *names: str, times: int = 1) -> Formula:
+    return Formula(tools, names, lambda *values: times * sum(values))
+
+
+def _ratio(tools: tuple[str, ...], part: str, whole: str) -> Formula:
+    return Formula(tools, (part, whole), lambda a, b: a / b)
+
+
+def _part(tools: tuple[str, ...], part: str, rest: str) -> Formula:
+    """Return the formula of a part in the sum of it and the rest."""
+    return Formula(tools, (part, rest), lambda a, b: a / (a + b))
 
 
 def stall_counter(reason: str) -> str:
@@ -97,207 +110,212 @@ def _usage(unit: str) -> Formula:
     return _percent(f"{unit}.avg.pct_of_peak_sustained_elapsed")
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("duration", "duration", "s", "lower", (
-        Formula(NCU, ("gpu__time_duration.sum",), lambda ns: ns / 1e9),
-    )),
-    Metric("compute_throughput", "compute throughput", "1", "higher",
-           (_usage("sm__throughput"),)),
-    Metric("memory_throughput", "memory throughput", "1", "higher",
-           (_usage("gpu__compute_memory_throughput"),)),
-    Metric("dram_throughput", "DRAM throughput", "1", "higher",
-           (_usage("gpu__dram_throughput"),)),
-    Metric("l2_throughput", "L2 throughput", "1", "higher", (_usage("lts__throughput"),)),
-    Metric("l1_throughput", "L1 throughput", "1", "higher",
-           (_percent("l1tex__throughput.avg.pct_of_peak_sustained_active"),)),
-    Metric("dram_read_bytes", "DRAM bytes read", "B", "lower",
-           _same("dram__bytes_read.sum", "dram__bytes_op_read.sum")),
-    Metric("dram_written_bytes", "DRAM bytes written", "B", "lower",
-           _same("dram__bytes_write.sum", "dram__bytes_op_write.sum")),
-    Metric("dram_bytes", "DRAM bytes", "B", "lower", (
-        Formula(NCU, ("dram__bytes_read.sum", "dram__bytes_write.sum"), lambda r, w: r + w),
-        Formula(NCU, ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"), lambda r, w: r + w),
-        Formula(  # gfx90a
-            AMD,
-            ("TCC_EA_RDREQ_sum", "TCC_EA_RDREQ_32B_sum", "TCC_EA_WRREQ_sum",
-             "TCC_EA_WRREQ_64B_sum"),
-            lambda r, r32, w, w64: 32 * r32 + 64 * (r - r32) + 64 * w64 + 32 * (w - w64),
-        ),
-        Formula(  # gfx942: traffic of the Infinity Cache included
-            AMD,
-            ("TCC_BUBBLE_sum", "TCC_EA0_RDREQ_sum", "TCC_EA0_RDREQ_32B_sum", "TCC_EA0_WRREQ_sum",
-             "TCC_EA0_WRREQ_64B_sum"),
-            lambda b, r, r32, w, w64: (
-                128 * b + 64 * (r - b - r32) + 32 * r32 + 64 * w64 + 32 * (w - w64)
-            ),
-        ),
-        Formula(AMD, ("FETCH_SIZE", "WRITE_SIZE"), lambda r, w: 1024 * (r + w)),
-        Formula(AMD, ("FetchSize", "WriteSize"), lambda r, w: 1024 * (r + w)),
-    )),
-    Metric("l2_bytes", "bytes between L2 and L1", "B", "lower", (
-        Formula(
-            NCU,
-            ("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum"),
-            lambda read, written: read + written,
-        ),
-    )),
-    Metric("l1_bytes", "bytes of loads and stores in L1", "B", "lower", (
-        Formula(  # sectors of 32 bytes; those of TMA and of textures pass elsewhere
-            NCU,
-            tuple(f"l1tex__t_sectors_pipe_lsu_mem_{space}_op_{op}.sum"
-                  for space in ("global", "local") for op in ("ld", "st")),
-            lambda *sectors: 32 * sum(sectors),
-        ),
-    )),
-    Metric("l2_hit", "L2 hit rate", "1", "higher", (
-        _percent("lts__t_sector_hit_rate.pct"),
-        Formula(AMD, ("TCC_HIT_sum", "TCC_MISS_sum"), lambda hit, miss: hit / (hit + miss)),
-        Formula(AMD, ("GL2C_HIT_sum", "GL2C_MISS_sum"), lambda hit, miss: hit / (hit + miss)),
-        Formula(AMD, ("L2CacheHit",), lambda percent: percent / 100),
-    )),
-    Metric("excess_sectors", "excess sectors", "1", "lower", (
-        Formula(
-            NCU,
-            ("derived__memory_l2_theoretical_sectors_global_excessive",
-             "memory_l2_theoretical_sectors_global_ideal"),
-            lambda excess, ideal: excess / (excess + ideal),
-        ),
-    )),
-    Metric("ideal_sectors", "sectors needed", "sectors", "neither",
-           _same("memory_l2_theoretical_sectors_global_ideal")),
-    Metric("excessive_sectors", "sectors not needed", "sectors", "lower",
-           _same("derived__memory_l2_theoretical_sectors_global_excessive")),
-    Metric("local_sectors", "sectors of local memory", "sectors", "lower",
-           _same("memory_l2_theoretical_sectors_local")),
-    Metric("bank_conflicts", "bank conflicts", "1", "lower", (
-        Formula(
-            NCU,
-            ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-             "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
-            lambda conflicts, all_of: conflicts / all_of,
-        ),
-        Formula(AMD, ("SQ_LDS_BANK_CONFLICT", "SQ_LDS_IDX_ACTIVE"), lambda c, a: c / a),
-        Formula(AMD, ("SQC_LDS_BANK_CONFLICT", "SQC_LDS_IDX_ACTIVE"), lambda c, a: c / a),
-    )),
-    *(
-        Metric(f"{pipe}_pipe", f"{pipe} pipe", "1", "neither",
-               (_percent(f"{counter}.avg.pct_of_peak_sustained_active"),))
-        for pipe, counter in (
-            ("xu", "sm__inst_executed_pipe_xu"),
-            ("lsu", "sm__inst_executed_pipe_lsu"),
-            ("fma", "sm__pipe_fma_cycles_active"),
-            ("alu", "sm__pipe_alu_cycles_active"),
-            ("fp64", "sm__pipe_fp64_cycles_active"),
-        )
-    ),
-    Metric("matrix_pipe", "matrix pipe", "1", "neither", (
-        _percent("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"),
-        # GB100 and later have no counter of that name
-        _percent("sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"),
-    )),
-    Metric("vector_flop", "FLOP outside of the matrix unit", "FLOP", "neither", (
-        Formula(
-            NCU,
-            tuple(f"smsp__sass_thread_inst_executed_op_{kind}{op}_pred_on.sum"
-                  for kind in "fhd" for op in ("add", "mul", "fma")),
-            lambda fa, fm, ff, ha, hm, hf, da, dm, df: (
-                fa + fm + 2 * ff + 2 * (ha + hm + 2 * hf) + da + dm + 2 * df
-            ),
-        ),
-        Formula(
-            NCU,
-            tuple(f"smsp__sass_thread_inst_executed_op_f{op}_pred_on.sum"
-                  for op in ("add", "mul", "fma")),
-            lambda fa, fm, ff: fa + fm + 2 * ff,
-        ),
-        Formula(  # by wave of 64; a fused multiply-add is two operations
-            AMD,
-            tuple(f"SQ_INSTS_VALU_{op}_{kind}"
-                  for kind in ("F16", "F32", "F64") for op in ("ADD", "MUL", "TRANS", "FMA")),
-            lambda *n: 64 * sum(weight * each for weight, each in
-                                zip((1, 1, 1, 2) * 3, n, strict=True)),
-        ),
-    )),
-    Metric("matrix_flop", "FLOP of the matrix unit", "FLOP", "neither", (
-        *(
-            Formula(  # a MOP is 512 operations; F8 from gfx942 on, F6F4 from gfx950 on
-                AMD,
-                tuple(f"SQ_INSTS_VALU_MFMA_MOPS_{kind}"
-                      for kind in ("F16", "BF16", "F32", "F64", *narrow)),
-                lambda *mops: 512 * sum(mops),
-            )
-            for narrow in (("F8", "F6F4"), ("F8",), ())
-        ),
-    )),
-    *(
-        Metric(f"{kind.lower()}_share", f"{kind} instructions", "1", "neither",
-               (Formula(AMD, (f"SQ_INSTS_{kind}", "SQ_INSTS"), lambda some, whole: some / whole),))
-        for kind in ("VALU", "MFMA", "VMEM", "LDS", "SALU", "SMEM")
-    ),
-    Metric("waves_waiting", "waves waiting", "1", "lower", (
-        Formula(AMD, ("SQ_WAIT_ANY", "SQ_WAVE_CYCLES"), lambda wait, cycles: wait / cycles),
-    )),
-    Metric("issue_active", "issue slots used", "1", "higher",
-           _same("smsp__issue_active.avg.per_cycle_active")),
-    Metric("instruction_latency", "cycles an instruction", "cycle", "lower",
-           _same("smsp__average_warp_latency_per_inst_issued.ratio")),
-    *(
-        Metric(f"stall_{reason}", f"stall {reason}", "cycle", "lower",
-               _same(stall_counter(reason)))
-        for reason in STALLS
-    ),
-    Metric("global_loads", "global loads", "instructions", "lower", (
-        *_same("smsp__sass_inst_executed_op_global_ld.sum"),
-        *_same("smsp__inst_executed_op_global_ld.sum"),
-    )),
-    Metric("lanes_active", "lanes active", "lane", "higher",
-           _same("smsp__thread_inst_executed_per_inst_executed.ratio")),
-    Metric("lanes_on", "lanes on", "lane", "higher", (
-        *_same("smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"),
-        Formula(AMD, ("SQ_THREAD_CYCLES_VALU", "SQ_ACTIVE_INST_VALU"), lambda t, a: t / a),
-    )),
-    Metric("spill_share", "spill instructions", "1", "lower", (
-        Formula(
-            NCU,
-            ("sass__inst_executed_register_spilling", "smsp__inst_executed.sum"),
-            lambda spills, all_of: spills / all_of,
-        ),
-    )),
-    Metric("occupancy_theoretical", "theoretical occupancy", "1", "higher",
-           (_percent("sm__maximum_warps_per_active_cycle_pct"),)),
-    Metric("occupancy", "achieved occupancy", "1", "higher",
-           (_percent("sm__warps_active.avg.pct_of_peak_sustained_active"),)),
-    Metric("empty_places", "empty places", "1", "lower", (
-        Formula(NCU, ("launch__waves_per_multiprocessor",),
-                lambda waves: 1 - waves / math.ceil(waves)),
-    )),
-    Metric("sm_clock", "SM clock", "Hz", "neither",
-           _same("gpc__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second",
-                 "smsp__cycles_elapsed.avg.per_second")),
-)  # fmt: skip
+def _pipe(counter: str) -> Formula:
+    return _percent(f"{counter}.avg.pct_of_peak_sustained_active")
 
+
+def _dram_of_gfx90a(r: float, r32: float, w: float, w64: float) -> float:
+    return 32 * r32 + 64 * (r - r32) + 64 * w64 + 32 * (w - w64)
+
+
+def _dram_of_gfx942(b: float, r: float, r32: float, w: float, w64: float) -> float:
+    return 128 * b + 64 * (r - b - r32) + 32 * r32 + 64 * w64 + 32 * (w - w64)
+
+
+def _vector_flop(*counts: float) -> float:
+    """Return the operations of additions, products and fused multiply-adds, of fp32, fp16, fp64 in
+    this order; halves are packed in pairs."""
+    fa, fm, ff, ha, hm, hf, da, dm, df = (*counts, *(0.0,) * (9 - len(counts)))
+    return fa + fm + 2 * ff + 2 * (ha + hm + 2 * hf) + da + dm + 2 * df
+
+
+def _wave_flop(*counts: float) -> float:
+    """Return the operations of waves of 64; a fused multiply-add is two."""
+    return 64 * sum(weight * n for weight, n in zip((1, 1, 1, 2) * 3, counts, strict=True))
+
+
+_VECTOR = "smsp__sass_thread_inst_executed_op_{}{}_pred_on.sum"
+_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_{}_op_{}.sum"
+_REQUESTS = ("RDREQ_sum", "RDREQ_32B_sum", "WRREQ_sum", "WRREQ_64B_sum")
+_IDEAL = "memory_l2_theoretical_sectors_global_ideal"
+_EXCESSIVE = "derived__memory_l2_theoretical_sectors_global_excessive"
+_KINDS = ("F16", "F32", "F64")
+_WIDE = ("F16", "BF16", "F32", "F64")
+
+# The formulas of each metric, of which the first is taken that a file has the counters of.
+FORMULAS: Mapping[str, Sequence[Formula]] = {
+    "duration": [Formula(NCU, ("gpu__time_duration.sum",), lambda ns: ns / 1e9)],
+    "compute_throughput": [_usage("sm__throughput")],
+    "memory_throughput": [_usage("gpu__compute_memory_throughput")],
+    "dram_throughput": [_usage("gpu__dram_throughput")],
+    "l2_throughput": [_usage("lts__throughput")],
+    "l1_throughput": [_pipe("l1tex__throughput")],
+    "dram_read_bytes": _same("dram__bytes_read.sum", "dram__bytes_op_read.sum"),
+    "dram_written_bytes": _same("dram__bytes_write.sum", "dram__bytes_op_write.sum"),
+    "dram_bytes": [
+        _sum(NCU, "dram__bytes_read.sum", "dram__bytes_write.sum"),
+        _sum(NCU, "dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),
+        Formula(AMD, tuple(f"TCC_EA_{name}" for name in _REQUESTS), _dram_of_gfx90a),
+        Formula(  # traffic of the Infinity Cache included
+            AMD, ("TCC_BUBBLE_sum", *(f"TCC_EA0_{name}" for name in _REQUESTS)), _dram_of_gfx942
+        ),
+        _sum(AMD, "FETCH_SIZE", "WRITE_SIZE", times=1024),
+        _sum(AMD, "FetchSize", "WriteSize", times=1024),
+    ],
+    "l2_bytes": [
+        _sum(NCU, "l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum")
+    ],
+    "l1_bytes": [  # sectors of 32 bytes; those of TMA and of textures pass elsewhere
+        _sum(
+            NCU,
+            *(_SECTORS.format(space, op) for space in ("global", "local") for op in ("ld", "st")),
+            times=32,
+        )
+    ],
+    "l2_hit": [
+        _percent("lts__t_sector_hit_rate.pct"),
+        _part(AMD, "TCC_HIT_sum", "TCC_MISS_sum"),
+        _part(AMD, "GL2C_HIT_sum", "GL2C_MISS_sum"),
+        Formula(AMD, ("L2CacheHit",), lambda percent: percent / 100),
+    ],
+    "excess_sectors": [_part(NCU, _EXCESSIVE, _IDEAL)],
+    "ideal_sectors": _same(_IDEAL),
+    "excessive_sectors": _same(_EXCESSIVE),
+    "local_sectors": _same("memory_l2_theoretical_sectors_local"),
+    "bank_conflicts": [
+        _ratio(
+            NCU,
+            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+        ),
+        _ratio(AMD, "SQ_LDS_BANK_CONFLICT", "SQ_LDS_IDX_ACTIVE"),
+        _ratio(AMD, "SQC_LDS_BANK_CONFLICT", "SQC_LDS_IDX_ACTIVE"),
+    ],
+    "xu_pipe": [_pipe("sm__inst_executed_pipe_xu")],
+    "lsu_pipe": [_pipe("sm__inst_executed_pipe_lsu")],
+    "fma_pipe": [_pipe("sm__pipe_fma_cycles_active")],
+    "alu_pipe": [_pipe("sm__pipe_alu_cycles_active")],
+    "fp64_pipe": [_pipe("sm__pipe_fp64_cycles_active")],
+    "matrix_pipe": [
+        _pipe("sm__pipe_tensor_op_hmma_cycles_active"),
+        _pipe("sm__inst_executed_pipe_tensor"),  # GB100 and later have none of the other name
+    ],
+    "vector_flop": [
+        *(
+            Formula(
+                NCU,
+                tuple(_VECTOR.format(kind, op) for kind in kinds for op in ("add", "mul", "fma")),
+                _vector_flop,
+            )
+            for kinds in ("fhd", "f")
+        ),
+        Formula(
+            AMD,
+            tuple(
+                f"SQ_INSTS_VALU_{op}_{kind}"
+                for kind in _KINDS
+                for op in ("ADD", "MUL", "TRANS", "FMA")
+            ),
+            _wave_flop,
+        ),
+    ],
+    "matrix_flop": [  # a MOP is 512 operations; F8 from gfx942 on, F6F4 from gfx950 on
+        _sum(AMD, *(f"SQ_INSTS_VALU_MFMA_MOPS_{kind}" for kind in kinds), times=512)
+        for kinds in ((*_WIDE, "F8", "F6F4"), (*_WIDE, "F8"), _WIDE)
+    ],
+    **{
+        f"{kind.lower()}_share": [_ratio(AMD, f"SQ_INSTS_{kind}", "SQ_INSTS")]
+        for kind in ("VALU", "MFMA", "VMEM", "LDS", "SALU", "SMEM")
+    },
+    "waves_waiting": [_ratio(AMD, "SQ_WAIT_ANY", "SQ_WAVE_CYCLES")],
+    "issue_active": _same("smsp__issue_active.avg.per_cycle_active"),
+    "instruction_latency": _same("smsp__average_warp_latency_per_inst_issued.ratio"),
+    **{f"stall_{reason}": _same(stall_counter(reason)) for reason in STALLS},
+    "global_loads": _same(
+        "smsp__sass_inst_executed_op_global_ld.sum", "smsp__inst_executed_op_global_ld.sum"
+    ),
+    "lanes_active": _same("smsp__thread_inst_executed_per_inst_executed.ratio"),
+    "lanes_on": [
+        *_same("smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"),
+        _ratio(AMD, "SQ_THREAD_CYCLES_VALU", "SQ_ACTIVE_INST_VALU"),
+    ],
+    "spill_share": [
+        _ratio(NCU, "sass__inst_executed_register_spilling", "smsp__inst_executed.sum")
+    ],
+    "occupancy_theoretical": [_percent("sm__maximum_warps_per_active_cycle_pct")],
+    "occupancy": [_pipe("sm__warps_active")],
+    "empty_places": [
+        Formula(
+            NCU, ("launch__waves_per_multiprocessor",), lambda waves: 1 - waves / math.ceil(waves)
+        )
+    ],
+    "sm_clock": _same(
+        *(f"{unit}__cycles_elapsed.avg.per_second" for unit in ("gpc", "sm", "smsp"))
+    ),
+}
+# Title, unit and direction of each metric; of those that are not named: the name, a share, neither.
+FACTS: Mapping[str, tuple[str, str, Direction]] = {
+    "duration": ("duration", "s", "lower"),
+    "compute_throughput": ("compute throughput", "1", "higher"),
+    "memory_throughput": ("memory throughput", "1", "higher"),
+    "dram_throughput": ("DRAM throughput", "1", "higher"),
+    "l2_throughput": ("L2 throughput", "1", "higher"),
+    "l1_throughput": ("L1 throughput", "1", "higher"),
+    "dram_read_bytes": ("DRAM bytes read", "B", "lower"),
+    "dram_written_bytes": ("DRAM bytes written", "B", "lower"),
+    "dram_bytes": ("DRAM bytes", "B", "lower"),
+    "l2_bytes": ("bytes between L2 and L1", "B", "lower"),
+    "l1_bytes": ("bytes of loads and stores in L1", "B", "lower"),
+    "l2_hit": ("L2 hit rate", "1", "higher"),
+    "excess_sectors": ("excess sectors", "1", "lower"),
+    "ideal_sectors": ("sectors needed", "sectors", "neither"),
+    "excessive_sectors": ("sectors not needed", "sectors", "lower"),
+    "local_sectors": ("sectors of local memory", "sectors", "lower"),
+    "bank_conflicts": ("bank conflicts", "1", "lower"),
+    "vector_flop": ("FLOP outside of the matrix unit", "FLOP", "neither"),
+    "matrix_flop": ("FLOP of the matrix unit", "FLOP", "neither"),
+    **{
+        f"{kind.lower()}_share": (f"{kind} instructions", "1", "neither")
+        for kind in ("VALU", "MFMA", "VMEM", "LDS", "SALU", "SMEM")
+    },
+    "waves_waiting": ("waves waiting", "1", "lower"),
+    "issue_active": ("issue slots used", "1", "higher"),
+    "instruction_latency": ("cycles an instruction", "cycle", "lower"),
+    **{f"stall_{reason}": (f"stall {reason}", "cycle", "lower") for reason in STALLS},
+    "global_loads": ("global loads", "instructions", "lower"),
+    "lanes_active": ("lanes active", "lane", "higher"),
+    "lanes_on": ("lanes on", "lane", "higher"),
+    "spill_share": ("spill instructions", "1", "lower"),
+    "occupancy_theoretical": ("theoretical occupancy", "1", "higher"),
+    "occupancy": ("achieved occupancy", "1", "higher"),
+    "empty_places": ("empty places", "1", "lower"),
+    "sm_clock": ("SM clock", "Hz", "neither"),
+}
+PIPE: tuple[str, Direction] = "1", "neither"
+METRICS = tuple(
+    Metric(name, *FACTS.get(name, (name.replace("_", " "), *PIPE)), tuple(formulas))
+    for name, formulas in FORMULAS.items()
+)
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 
 # Names of older tools and of the guides, and the counter that is meant.
-RENAMED = (
-    (re.compile(r"smsp__(?:inst|thread_inst)_executed_not_predicated_off\b"),
-     "smsp__thread_inst_executed_pred_on"),
-    (re.compile(r"dram__throughput\b"), "gpu__dram_throughput"),
-    (re.compile(r"dram__bytes_op_(read|write)\b"), r"dram__bytes_\1"),
-    (re.compile(r"(smsp__average_warps?_(?:latency_)?issue_stalled_)no_instructions_"),
-     r"\1no_instruction_"),
-    (re.compile(r"(smsp__average_warps?_(?:latency_)?issue_stalled_)warpgroup_arrive_"),
-     r"\1gmma_"),
-    (re.compile(r"sm__pipe_tensor_op_hmma_cycles_active_v2\b"),
-     "sm__pipe_tensor_op_hmma_cycles_active"),
-)  # fmt: skip
+RENAMED = {
+    r"smsp__(?:thread_)?inst_executed_not_predicated_off\b": "smsp__thread_inst_executed_pred_on",
+    r"dram__throughput\b": "gpu__dram_throughput",
+    r"dram__bytes_op_(read|write)\b": r"dram__bytes_\1",
+    **{
+        rf"(smsp__average_warps?_(?:latency_)?issue_stalled_){other}_": rf"\1{reason}_"
+        for reason, other in OTHER_REASONS.items()
+    },
+    r"sm__pipe_tensor_op_hmma_cycles_active_v2\b": "sm__pipe_tensor_op_hmma_cycles_active",
+}
 
 
 @lru_cache(maxsize=1 << 14)  # a report has the same hundreds of names in each of its dispatches
 def counter_name(name: str) -> str:
     """Return the present name of a counter that an older tool or a guide calls otherwise."""
-    for old, new in RENAMED:
-        name = old.sub(new, name)
+    for old, new in RENAMED.items():
+        name = re.sub(old, new, name)
     return name
 
 
@@ -333,19 +351,13 @@ def stall_shares(counters: Mapping[str, float]) -> dict[str, float]:
         weights = {
             reason: counters[name]
             for reason in STALLS
-            for name in _names_of(pattern, reason)
-            if name in counters
+            for word in (reason, OTHER_REASONS.get(reason, reason))
+            if (name := pattern.format(word)) in counters
         }
         whole = math.fsum(weights.values())
         if whole > 0:
             return {reason: value / whole for reason, value in weights.items()}
     return {}
-
-
-def _names_of(pattern: str, reason: str) -> Iterator[str]:
-    yield pattern.format(reason)
-    if reason in OTHER_REASONS:
-        yield pattern.format(OTHER_REASONS[reason])
 
 
 def limiter(counters: Mapping[str, float]) -> Sequence[str]:

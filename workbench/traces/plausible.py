@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from workbench.data.record import group_by
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.data.units import duration
 from workbench.traces.trace import WORK, Activities, ActivityKind, Trace
@@ -153,10 +154,7 @@ def _cut_overruns(trace: Trace) -> None:
 
 def _neighbours(table: Activities) -> Iterator[tuple[int, int]]:
     """Yield each kernel with the next one of its stream."""
-    lanes: dict[tuple[int, int, int], list[int]] = {}
-    for i in table.select(ActivityKind.KERNEL):
-        lane = table.device_numbers[i], table.process_numbers[i], table.lane_numbers[i]
-        lanes.setdefault(lane, []).append(i)
-    for lane_indices in lanes.values():
-        lane_indices.sort(key=lambda i: (table.starts[i], table.ends[i]))
-        yield from pairwise(lane_indices)
+    kernels = table.select(ActivityKind.KERNEL)
+    lanes = group_by(kernels, lambda i: (table.device_numbers[i], *table.thread(i)))
+    for lane in lanes.values():
+        yield from pairwise(sorted(lane, key=lambda i: (table.starts[i], table.ends[i])))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.traces.timeline import DeviceTimes
-from workbench.traces.trace import ActivityKind, Trace
+from workbench.traces.trace import Trace
 
 SHORTEST = 3  # kernels
 LEAST = 5  # times in a row
@@ -37,7 +37,7 @@ def repeats(trace: Trace, times: DeviceTimes) -> list[Repeat]:
     """Return the sequences of at least three kernels that follow one another at least five times,
     the longest time first. Kernels count in order of their start, over all streams."""
     table = trace.activities
-    order = [i for i in times.order if table.kinds[i] == ActivityKind.KERNEL]
+    order = table.kernels(times.order)
     names = [table.name_numbers[i] for i in order]
     result = []
     for first, period, count in _runs(names):
@@ -50,7 +50,7 @@ def repeats(trace: Trace, times: DeviceTimes) -> list[Repeat]:
                 count,
                 start,
                 end,
-                sum(table.ends[i] - table.starts[i] for i in part),
+                sum(map(table.length, part)),
                 sum(gap.duration for gap in gaps),
                 sum(gap.duration for gap in gaps if gap.cause == "host wait"),
             )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.data.record import Evidence, Kind, Measured, Profile, Record
-from workbench.traces.instruction_metrics import instruction_metrics, sampled_stalls
+from workbench.traces.instruction_metrics import MIXES, instruction_metrics, sampled_stalls
 from workbench.traces.kernel_class import ATTENTION, GEMM, class_of
 from workbench.traces.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.traces.trace import Dispatch
@@ -33,17 +33,11 @@ _MATRIX = "FLOP of the matrix unit (sm__ops_path_tensor_src_*, or executions by 
 _SPEC = "the bytes and FLOP that the Spec of a profiled kernel declares"
 _CLOCK = "the clock of a measurement without a profiler"
 OTHERS: Mapping[str, OtherMetric] = {
-    "atomic_share": OtherMetric("1", "profiled", _OPCODES),
-    "fence_share": OtherMetric("1", "profiled", _OPCODES),
-    "exchange_share": OtherMetric("1", "profiled", _OPCODES),
-    "special_share": OtherMetric("1", "profiled", _OPCODES),
-    "conversion_share": OtherMetric("1", "profiled", _OPCODES),
-    "unpack_share": OtherMetric("1", "profiled", _OPCODES),
-    "async_copy_share": OtherMetric("1", "profiled", _OPCODES),
-    "copied_share": OtherMetric("1", "profiled", _LANES),
-    "narrow_share": OtherMetric("1", "profiled", _LANES),
+    **dict.fromkeys(MIXES, OtherMetric("1", "profiled", _OPCODES)),
+    **dict.fromkeys(
+        ("copied_share", "narrow_share", "masked_share"), OtherMetric("1", "profiled", _LANES)
+    ),
     "memory_lanes": OtherMetric("lane", "profiled", _LANES),
-    "masked_share": OtherMetric("1", "profiled", _LANES),
     "tma_store_samples": OtherMetric("1", "profiled", _SAMPLES),
     "tmem_load_samples": OtherMetric("1", "profiled", _SAMPLES),
     "matrix_flop": OtherMetric("FLOP", "profiled", _MATRIX),
@@ -53,9 +47,10 @@ OTHERS: Mapping[str, OtherMetric] = {
     "declared_flop": OtherMetric("FLOP", "computed", _SPEC),
     "traffic_ratio": OtherMetric("1", "profiled", _SPEC),
     "product": OtherMetric("1", "computed", "the name of the kernel"),
-    "plain_clock": OtherMetric("Hz", "measured", _CLOCK),
-    "plain_clock_low": OtherMetric("Hz", "measured", _CLOCK),
-    "plain_clock_high": OtherMetric("Hz", "measured", _CLOCK),
+    **{
+        f"plain_clock{which}": OtherMetric("Hz", "measured", _CLOCK)
+        for which in ("", "_low", "_high")
+    },
 }
 # Of a call of several launches: sums over them, and means by their durations.
 SUMMED = (
@@ -87,7 +82,9 @@ def rule_metrics(
     if "programs" not in values and dispatch.geometry.grid:
         values["programs"] = float(math.prod(dispatch.geometry.grid))
     values["product"] = float(is_product(dispatch.name))
-    values = _matrix_flop(counters) | instruction_metrics(dispatch) | values | dict(plain or {})
+    flops = [value for name, value in counters.items() if MATRIX_COUNTERS.fullmatch(name)]
+    matrix = {"matrix_flop": math.fsum(flops)} if flops else {}
+    values = matrix | instruction_metrics(dispatch) | values | dict(plain or {})
     return values | _derive_metrics(values)
 
 
@@ -103,11 +100,6 @@ def dispatch_stalls(dispatch: Dispatch) -> dict[str, float]:
     if shares or dispatch.instructions is None:
         return shares
     return sampled_stalls(dispatch.instructions)
-
-
-def _matrix_flop(counters: Mapping[str, float]) -> dict[str, float]:
-    known = [value for name, value in counters.items() if MATRIX_COUNTERS.fullmatch(name)]
-    return {"matrix_flop": math.fsum(known)} if known else {}
 
 
 def _derive_metrics(values: Mapping[str, float]) -> dict[str, float]:

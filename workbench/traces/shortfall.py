@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.data.record import group_by
 from workbench.data.record_tally import RATED
 from workbench.data.units import amount
 from workbench.traces.timeline import range_name
@@ -39,11 +40,10 @@ def shortfalls(trace: Trace, launches: Sequence[int]) -> list[Shortfall]:
     """Return what a trace lacks, by `trace.activities.launches()`; empty where its timeline is
     complete."""
     tally = trace.tally
-    result = [
-        Shortfall(f"{amount(count, 'record')} of {name} may be work of a device, not read",
-                  tally.remedies[name], True)
-        for name, count in tally.unread.items()
-    ]  # fmt: skip
+    result = []
+    for name, count in tally.unread.items():
+        reason = f"{amount(count, 'record')} of {name} may be work of a device, not read"
+        result.append(Shortfall(reason, tally.remedies[name], True))
     result += filter(
         None, (_launches_without_work(trace), _early_kernels(trace.activities, launches))
     )
@@ -60,24 +60,23 @@ def _launches_without_work(trace: Trace) -> Shortfall | None:
     done = {(table.process_numbers[i], table.correlations[i]) for i in table.select(*WORK)} | lost
     known = {n for n, name in enumerate(table.names.entries) if is_launch(name)}
     calls = [
-        i for i in table.select(ActivityKind.CALL)
+        i
+        for i in table.select(ActivityKind.CALL)
         if table.name_numbers[i] in known and table.correlations[i] >= 0
-    ]  # fmt: skip
+    ]
     empty = [i for i in calls if (table.process_numbers[i], table.correlations[i]) not in done]
     outer = _holders(table, calls, set(empty))
     empty = [i for i in empty if i not in outer]
     if not empty:
         return None
-    names = Counter(table.names.entries[table.name_numbers[i]] for i in empty)
+    names = Counter(map(table.name, empty))
     listed = ", ".join(f"{name} {count:,}" for name, count in names.most_common(3))
     remedy = GRAPHS if any("Graph" in name for name in names) else AGAIN
     if not any(True for _ in table.select(*WORK)):
         remedy = "read the file of its kernels together with it, or record them"
-    steps = _steps_without_kernels(table)
-    return Shortfall(
-        f"{len(empty):,} of {len(calls) - len(outer):,} launches have no work in the file "
-        f"({listed}){steps}", remedy, True,
-    )  # fmt: skip
+    share = f"{len(empty):,} of {len(calls) - len(outer):,} launches"
+    reason = f"{share} have no work in the file ({listed}){_steps_without_kernels(table)}"
+    return Shortfall(reason, remedy, True)
 
 
 def _early_kernels(table: Activities, launches: Sequence[int]) -> Shortfall | None:
@@ -94,10 +93,7 @@ def _holders(table: Activities, calls: Sequence[int], empty: set[int]) -> set[in
     """Return the launches without work that hold one with work, or lie within one: a call of the
     runtime makes one of the driver, and only one of both has the id of the kernel."""
     result: set[int] = set()
-    threads: dict[tuple[int, int], list[int]] = {}
-    for i in calls:
-        threads.setdefault((table.process_numbers[i], table.lane_numbers[i]), []).append(i)
-    for of_thread in threads.values():
+    for of_thread in group_by(calls, table.thread).values():
         of_thread.sort(key=lambda i: (table.starts[i], -table.ends[i]))
         outer = -1
         for i in of_thread:
@@ -116,7 +112,7 @@ def _steps_without_kernels(table: Activities) -> str:
     spans = [
         (table.starts[i], table.ends[i], range_name(name))
         for i in table.select(ActivityKind.RANGE)
-        if "#" in range_name(name := table.names.entries[table.name_numbers[i]])
+        if "#" in range_name(name := table.name(i))
     ]
     times = sorted(
         table.starts[i]
@@ -132,10 +128,9 @@ def _steps_without_kernels(table: Activities) -> str:
 def lone_kernel(table: Activities, kernels: Sequence[int]) -> str:
     """Return a sentence on a launch that holds over nine tenths of the time of at least ten
     kernels; empty where none does."""
-    lengths = [table.ends[i] - table.starts[i] for i in kernels]
+    lengths = [table.length(i) for i in kernels]
     share = max(lengths, default=0) / (sum(lengths) or 1)
     if len(kernels) < 10 or share <= 0.9:
         return ""
-    longest = kernels[lengths.index(max(lengths))]
-    name = table.names.entries[table.name_numbers[longest]]
+    name = table.name(kernels[lengths.index(max(lengths))])
     return f"one launch of {name[:60]} holds {100 * share:.1f} % of the kernel time of its device"

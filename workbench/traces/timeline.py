@@ -9,19 +9,12 @@ from __future__ import annotations
 import re
 import statistics
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.data.intervals import (
-    Intervals,
-    clip,
-    difference,
-    gaps,
-    intersection,
-    intervals,
-    union,
-)
+from workbench.data.intervals import Intervals, clip, difference, gaps, intersection, intervals
 from workbench.traces.trace import (
     LEAST,
     WORK,
@@ -174,8 +167,7 @@ def device_times(
     launches = table.launches() if launches is None else launches
     device_number = table.devices.entries.index(device) if device in table.devices.entries else -1
     numbers = [i for i in table.select(*WORK) if table.device_numbers[i] == device_number]
-    kernels = [i for i in numbers if table.kinds[i] == ActivityKind.KERNEL]
-    launched = sum(launches[i] >= 0 for i in kernels)
+    launched = sum(launches[i] >= 0 for i in table.kernels(numbers))
     chosen = numbers
     if launched_only:
         first = min((table.starts[i] for i in numbers if launches[i] >= 0), default=LEAST)
@@ -193,7 +185,6 @@ def _select_inside(
     table: Activities, chosen: list[int], launches: array[int], within: Intervals
 ) -> list[int]:
     """Return the activities that were launched in host ranges, or began in them."""
-    from bisect import bisect_right
 
     def is_inside(index: int) -> bool:
         at = launches[index]
@@ -214,25 +205,19 @@ def _times(
 ) -> DeviceTimes:
     table = trace.activities
 
-    def kind_intervals(kind: ActivityKind | None) -> Intervals:
-        return intervals(
-            (table.starts[i], table.ends[i])
-            for i in order
-            if kind is None or table.kinds[i] == kind
-        )
+    def time_of(numbers: Sequence[int]) -> Intervals:
+        return intervals((table.starts[i], table.ends[i]) for i in numbers)
 
-    kernels = [i for i in order if table.kinds[i] == ActivityKind.KERNEL]
+    kernels = table.kernels(order)
     copies = [i for i in order if table.kinds[i] == ActivityKind.COPY]
     moved = [table.bytes[i] for i in copies if table.bytes[i] >= 0]
     step = clock_step(table)
-    busy = kind_intervals(None)
+    busy = time_of(order)
     # busy and idle time make up the window: work without a length has no part in it
     start, end = (busy.starts[0], busy.ends[-1]) if busy.starts else (table.starts[order[0]],) * 2
     hosts = _hosts(table, order)
-    waits = union(
-        (table.starts[i], table.ends[i])
-        for i in table.select(ActivityKind.SYNC)
-        if not hosts or table.process_numbers[i] in hosts
+    waits = table.union(
+        i for i in table.select(ActivityKind.SYNC) if not hosts or table.process_numbers[i] in hosts
     )
     return DeviceTimes(
         device=device,
@@ -240,14 +225,14 @@ def _times(
         start=start,
         end=end,
         busy=busy,
-        kernels=kind_intervals(ActivityKind.KERNEL),
+        kernels=time_of(kernels),
         gaps=tuple(_gaps(table, order, busy, launches, step)),
         sync=clip(waits, start, end),
         step=step,
         kernel_count=len(kernels),
-        kernel_sum=sum(table.ends[i] - table.starts[i] for i in kernels),
+        kernel_sum=sum(map(table.length, kernels)),
         copied_bytes=sum(moved) if moved else None,
-        copies=kind_intervals(ActivityKind.COPY),
+        copies=time_of(copies),
         copy_count=len(copies),
         launched=launched,
         left_out=left_out,
@@ -259,9 +244,8 @@ def _hosts(table: Activities, order: Sequence[int]) -> frozenset[int]:
     """Return the processes that used a device; empty where no other activity names one of them."""
     work = frozenset(table.process_numbers[i] for i in order)
     others = set(ActivityKind) - set(WORK)
-    return work if any(table.process_numbers[i] in work for i in table.select(*others)) else (
-        frozenset()
-    )  # fmt: skip
+    is_named = any(table.process_numbers[i] in work for i in table.select(*others))
+    return work if is_named else frozenset()
 
 
 def _gaps(
@@ -278,9 +262,8 @@ def _gaps(
         while table.starts[order[at]] < end:
             at += 1
         index = order[at]
-        result.append(
-            Gap(start, end, _cause(table, index, launches[index], start, end, step), index)
-        )
+        cause = _cause(table, index, launches[index], start, end, step)
+        result.append(Gap(start, end, cause, index))
     return result
 
 
@@ -320,11 +303,7 @@ def kernel_rows(trace: Trace, chosen: Sequence[DeviceTimes] = ()) -> list[Kernel
             for t in trace.totals
             if t.kind == ActivityKind.KERNEL
         ]
-    return sorted(rows, key=_longest_first)
-
-
-def _longest_first(row: KernelRow) -> tuple[float, str, str]:
-    return -row.total_ns, row.name, row.device
+    return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.device))
 
 
 NUMBER = re.compile(r"#\d+")
@@ -340,12 +319,7 @@ def named_ranges(trace: Trace, name: str) -> Intervals:
     all steps."""
     table = trace.activities
     numbers = {
-        number
-        for number, known in enumerate(table.names.entries)
-        if name in (known, range_name(known))
+        n for n, known in enumerate(table.names.entries) if name in (known, range_name(known))
     }
-    return union(
-        (table.starts[i], table.ends[i])
-        for i in table.select(ActivityKind.RANGE, ActivityKind.OP)
-        if table.name_numbers[i] in numbers
-    )
+    hosts = table.select(ActivityKind.RANGE, ActivityKind.OP)
+    return table.union(i for i in hosts if table.name_numbers[i] in numbers)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+from workbench.data.intervals import Intervals, union
 from workbench.data.record_tally import RecordTally
 from workbench.data.units import amount
 
@@ -101,10 +102,6 @@ class NameTable(dict[Any, int]):
 
 NOWHERE = Geometry()
 LEAST, MOST = -(2**63), 2**63 - 1
-COLUMNS = (
-    "kinds", "starts", "ends", "correlations", "bytes", "name_numbers", "device_numbers",
-    "lane_numbers", "process_numbers", "geometry_numbers",
-)  # fmt: skip
 
 
 class Activities(Sequence[Activity]):
@@ -156,10 +153,10 @@ class Activities(Sequence[Activity]):
 
     def remove(self, numbers: Collection[int]) -> None:
         """Leave out some activities; those that follow them get other numbers."""
-        for name in COLUMNS:
-            column = getattr(self, name)
-            rest = (value for index, value in enumerate(column) if index not in numbers)
-            setattr(self, name, array(column.typecode, rest))
+        for name, column in list(vars(self).items()):
+            if isinstance(column, array):
+                rest = (value for index, value in enumerate(column) if index not in numbers)
+                setattr(self, name, array(column.typecode, rest))
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -182,6 +179,26 @@ class Activities(Sequence[Activity]):
     def __iter__(self) -> Iterator[Activity]:
         return (self[index] for index in range(len(self)))
 
+    def name(self, index: int) -> str:
+        """Return the name of an activity; empty for -1."""
+        return "" if index < 0 else self.names.entries[self.name_numbers[index]]
+
+    def length(self, index: int) -> int:
+        """Return the duration of an activity in ns."""
+        return self.ends[index] - self.starts[index]
+
+    def thread(self, index: int) -> tuple[int, int]:
+        """Return the numbers of the process and the lane of an activity."""
+        return self.process_numbers[index], self.lane_numbers[index]
+
+    def kernels(self, order: Iterable[int]) -> list[int]:
+        """Return those of some activities that are kernels."""
+        return [index for index in order if self.kinds[index] == ActivityKind.KERNEL]
+
+    def union(self, numbers: Iterable[int]) -> Intervals:
+        """Return the time in which at least one of some activities lasted."""
+        return union((self.starts[i], self.ends[i]) for i in numbers)
+
     def select(self, *kinds: ActivityKind) -> Iterator[int]:
         """Yield the numbers of the activities of some kinds, in the order of the file."""
         kind_numbers = frozenset(map(int, kinds))
@@ -202,6 +219,10 @@ class Activities(Sequence[Activity]):
         return result
 
 
+State = Literal["ok", "absent", "refused"]
+Scope = Literal["launch", "summary", "sample", "instruction"]
+
+
 class CounterValue(NamedTuple):
     """One number of the tool: by its own name, in its own unit."""
 
@@ -209,8 +230,13 @@ class CounterValue(NamedTuple):
     value: float | None  # None unless the state is ok
     unit: str = ""
     text: str = ""  # as the file has it
-    state: Literal["ok", "absent", "refused"] = "ok"
-    scope: Literal["launch", "summary", "sample", "instruction"] = "launch"
+    state: State = "ok"
+    scope: Scope = "launch"
+
+    @classmethod
+    def read(cls, name: str, value: float | None, text: str, unit: str = "") -> CounterValue:
+        """Return a counter that a file has: absent where it has no value of it."""
+        return cls(name, value, unit, text, "absent" if value is None else "ok")
 
     @property
     def exact(self) -> float | None:
@@ -228,6 +254,13 @@ class InstructionTable:
     places: list[str] = field(default_factory=list)  # file:line, or empty
     values: list[tuple[float | None, ...]] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)  # text of files, where the tool kept it
+
+    def add(self, address: int, text: str, place: str, values: Iterable[float | None]) -> None:
+        """Add one instruction."""
+        self.addresses.append(address)
+        self.texts.append(text)
+        self.places.append(place)
+        self.values.append(tuple(values))
 
     def total(self, head: str) -> float:
         """Return the sum of a column over all instructions; 0 where there is none."""
@@ -353,13 +386,12 @@ class Trace:
     def vendor(self) -> str:
         """Maker of the devices: `amd`, `nvidia`, `apple`, or empty where nothing tells."""
         names = " ".join(str(device.get("name", "")) for device in self.devices.values()).lower()
-        for word, vendor in VENDORS:
-            if word in names:
+        for vendor, words in VENDORS.items():
+            if any(word in names for word in words):
                 return vendor
-        if any(name.startswith("hip") for name in self.activities.names.entries):
-            return "amd"
-        if any(name.startswith("cuda") for name in self.activities.names.entries):
-            return "nvidia"
+        for start, vendor in (("hip", "amd"), ("cuda", "nvidia")):
+            if any(name.startswith(start) for name in self.activities.names.entries):
+                return vendor
         return ""
 
     @property
@@ -368,6 +400,11 @@ class Trace:
         return not (
             self.activities or self.dispatches or self.totals or self.checker or self.tables
         )
+
+    def list_devices(self) -> None:
+        """Enter the devices that have work on the timeline, each with the facts that are known."""
+        used = sorted(set(self.activities.devices.entries) - {""})
+        self.devices = {name: self.devices.get(name, {}) for name in used}
 
     def name_devices(self, title: str) -> None:
         """Put a title before the names of processes and devices: each recording calls its first
@@ -467,15 +504,11 @@ def _same_kernels(some: Sequence[Dispatch], others: Sequence[Dispatch]) -> bool:
     return [d.name for d in some] == [d.name for d in others]
 
 
-VENDORS = (
-    ("nvidia", "nvidia"),
-    ("geforce", "nvidia"),
-    ("amd", "amd"),
-    ("gfx", "amd"),
-    ("instinct", "amd"),
-    ("radeon", "amd"),
-    ("apple", "apple"),
-)
+VENDORS = {
+    "nvidia": ("nvidia", "geforce"),
+    "amd": ("amd", "gfx", "instinct", "radeon"),
+    "apple": ("apple",),
+}
 
 
 def _join_results(result: CheckerResult | None, more: CheckerResult) -> CheckerResult:

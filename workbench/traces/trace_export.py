@@ -37,8 +37,8 @@ def kernels_csv(trace: Trace, rows: Sequence[KernelRow]) -> str:
         writer.writerow(["kernel", "device", "count", "total_ns", "mean_ns", "min_ns", "max_ns"])
         for row in rows:
             least, most = ("" if v is None else f"{v:g}" for v in (row.low_ns, row.high_ns))
-            writer.writerow([cell(row.name), cell(row.device), row.count, f"{row.total_ns:.15g}",
-                             f"{row.mean_ns:.15g}", least, most])  # fmt: skip
+            times = f"{row.total_ns:.15g}", f"{row.mean_ns:.15g}", least, most
+            writer.writerow([cell(row.name), cell(row.device), row.count, *times])
         return out.getvalue()
     values = [metric_values(d, trace.tool) for d in counted]
     names = list(dict.fromkeys(name for metrics in values for name in metrics))
@@ -65,7 +65,7 @@ def summary_json(summary: TraceSummary) -> dict[str, Any]:
     """Return a trace as plain data: files, devices, KPIs by device, kernels, classes, repeated
     sequences, ranges, longest gaps, dispatches with metrics and counters, totals, the checker's
     result, and notes. Times are in ns where a name ends so, else in the unit beside them."""
-    trace = summary.trace
+    trace, checker = summary.trace, summary.trace.checker
     return {
         "tool": trace.tool,
         "version": trace.version,
@@ -80,7 +80,7 @@ def summary_json(summary: TraceSummary) -> dict[str, Any]:
         "operations": [asdict(row) for row in summary.operations],
         "dispatches": [_dispatch(d, trace.tool) for d in trace.dispatches if d.counters],
         "totals": [asdict(total) | {"kind": total.kind.name.lower()} for total in trace.totals],
-        "checker": _checker(trace),
+        "checker": checker and asdict(checker) | {"verdict": checker.verdict},
         "tables": trace.tables,
         "incomplete": [each.sentence for each in summary.lacks],
         "notes": trace.notes,
@@ -105,12 +105,6 @@ def _timeline(summary: DeviceSummary) -> dict[str, Any]:
             for each in summary.gaps
         ],
     }
-
-
-def _checker(trace: Trace) -> dict[str, Any] | None:
-    if trace.checker is None:
-        return None
-    return asdict(trace.checker) | {"verdict": trace.checker.verdict}
 
 
 def _dispatch(dispatch: Dispatch, tool: str) -> dict[str, Any]:
@@ -179,38 +173,38 @@ def _events(
             lanes[process, name] = len(lanes) + 1
             yield _name_event("thread_name", process, lanes[process, name], name)
 
+    def place(process: int, name: str) -> dict[str, int]:
+        return {"pid": process, "tid": lanes[process, name]}
+
     yield _name_event("process_name", HOST, 0, "host")
     shown: set[int] = set()
     for process, times in enumerate(chosen, 1):
         yield _name_event("process_name", process, 0, f"device {times.device}")
         yield from lane(process, "idle by cause")
         for gap in times.gaps:
-            where = process, lanes[process, "idle by cause"]
+            where = place(process, "idle by cause")
             yield _box(gap.cause, where, gap.start - base, gap.duration, {})
         for index in times.order:
             activity = table[index]
             stream = f"stream {activity.lane}"
             yield from lane(process, stream)
-            where = process, lanes[process, stream]
-            yield _box(activity.name, where, activity.start - base, activity.duration,
-                       _arguments(activity.geometry._asdict(), activity.bytes))  # fmt: skip
+            where, start = place(process, stream), activity.start - base
+            facts = _arguments(activity.geometry._asdict(), activity.bytes)
+            yield _box(activity.name, where, start, activity.duration, facts)
             if (call := launches[index]) >= 0:
                 shown.add(call)
                 host = f"thread {table[call].lane}"
                 yield from lane(HOST, host)
-                begin = {"ph": "s", "pid": HOST, "tid": lanes[HOST, host],
-                         "ts": (table.starts[call] - base) / 1000}  # fmt: skip
-                end = {"ph": "f", "bp": "e", "pid": where[0], "tid": where[1],
-                       "ts": (activity.start - base) / 1000}  # fmt: skip
-                for arrow in (begin, end):
-                    yield {"name": "launch", "cat": "launch", "id": index, **arrow}
+                launched = (table.starts[call] - base) / 1000
+                arrow = {"name": "launch", "cat": "launch", "id": index}
+                yield {**arrow, "ph": "s", **place(HOST, host), "ts": launched}
+                yield {**arrow, "ph": "f", "bp": "e", **where, "ts": start / 1000}
     for index in sorted(shown | set(table.select(ActivityKind.SYNC))):
         activity = table[index]
         host = f"thread {activity.lane}"
         yield from lane(HOST, host)
-        yield _box(
-            activity.name, (HOST, lanes[HOST, host]), activity.start - base, activity.duration, {}
-        )
+        start = activity.start - base
+        yield _box(activity.name, place(HOST, host), start, activity.duration, {})
 
 
 def _findings(
@@ -224,7 +218,7 @@ def _findings(
     for lane, finding in enumerate(findings, 1):
         yield _name_event("thread_name", process, lane, finding.rule or "result")
         facts = {"sentence": finding.sentence, "advice": finding.advice}
-        yield _box(finding.word, (process, lane), 0, length, facts)
+        yield _box(finding.word, {"pid": process, "tid": lane}, 0, length, facts)
 
 
 def _name_event(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
@@ -232,17 +226,10 @@ def _name_event(kind: str, process: int, thread: int, name: str) -> dict[str, An
 
 
 def _box(
-    name: str, where: tuple[int, int], start: int, length: int, arguments: dict[str, Any]
+    name: str, where: dict[str, int], start: int, length: int, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": where[0],
-        "tid": where[1],
-        "ts": start / 1000,
-        "dur": length / 1000,
-        "args": arguments,
-    }
+    times = {"ts": start / 1000, "dur": length / 1000}
+    return {"ph": "X", "name": name, **where, **times, "args": facts}
 
 
 def _arguments(geometry: dict[str, Any], moved: int) -> dict[str, Any]:

@@ -63,16 +63,18 @@ def _all_kpis(
         TraceKpi("mean kernel time", mean, "s", BASELINE),
         _utilisation(times),
         *_gap_kpis(times),
-        TraceKpi(
-            "launch efficiency", times.launch_efficiency, "1", "> 70 %",
-            _yes_no(times.launch_efficiency > 0.7), "share of the window in which a kernel ran",
-        ),
+        _launch_efficiency(times),
         *_idle_kpis(times),
         *_sync_kpis(trace, times),
         *_copy_kpis(times),
         *_launch_kpis(trace, times, launches),
         *_gemm_share(times, classes),
-    ]  # fmt: skip
+    ]
+
+
+def _launch_efficiency(times: DeviceTimes) -> TraceKpi:
+    share, note = times.launch_efficiency, "share of the window in which a kernel ran"
+    return TraceKpi("launch efficiency", share, "1", "> 70 %", _yes_no(share > 0.7), note)
 
 
 def _gemm_share(times: DeviceTimes, classes: Sequence[ClassRow]) -> list[TraceKpi]:
@@ -119,8 +121,8 @@ def _idle_kpis(times: DeviceTimes) -> list[TraceKpi]:
         "unknown": "the launch is not in the file",
     }
     if times.launched == 0:
-        return [TraceKpi("idle", sum(times.idle().values()) / 1e9, "s", note="cause unknown: "
-                         "no launch is in the file")]  # fmt: skip
+        idle, note = sum(times.idle().values()) / 1e9, "cause unknown: no launch is in the file"
+        return [TraceKpi("idle", idle, "s", note=note)]
     return [
         TraceKpi(f"idle: {cause}", spent / 1e9, "s", note=names[cause])
         for cause, spent in times.idle().items()

@@ -22,7 +22,7 @@ from workbench.traces.kernel_class import ClassRow, class_rows
 from workbench.traces.repeats import Repeat, repeats
 from workbench.traces.shortfall import Shortfall, lone_kernel, shortfalls
 from workbench.traces.timeline import DeviceTimes, KernelRow, device_times, devices, kernel_rows
-from workbench.traces.trace import ActivityKind, Trace
+from workbench.traces.trace import Trace
 from workbench.traces.trace_kpis import TraceKpi, summed_kpis, timeline_kpis
 
 
@@ -137,7 +137,7 @@ def summarise(trace: Trace, within: Intervals | None = None) -> TraceSummary:
         except ValueError:  # no work of this device in the range
             continue
         summary.devices.append(DeviceSummary(trace, times, summary.launches, summary.lacks))
-        kernels = [i for i in times.order if trace.activities.kinds[i] == ActivityKind.KERNEL]
+        kernels = trace.activities.kernels(times.order)
         if (lone := lone_kernel(trace.activities, kernels)) != "":
             trace.notes.append(lone)
         if times.left_out:

@@ -50,10 +50,6 @@ class Command:
     beside: bool = False  # runs while the others do; has an output and no `must`
 
 
-def _nothing(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
-    return []
-
-
 @dataclass(frozen=True)
 class Profiler:
     """A tool that records a workload.
@@ -70,12 +66,31 @@ class Profiler:
     argv: Callable[[Machine, Workload, Path], list[str]]
     reads: Callable[[Workload, Path], list[Path]]
     parse: Callable[[ToolRun], Trace]
-    further: Callable[[Machine, Workload, Path], list[Command]] = _nothing
+    further: Callable[[Machine, Workload, Path], list[Command]] = lambda *_: []
     variables: Mapping[str, str] = field(default_factory=dict)  # that are set for the program
     calls: int = 10  # of a kernel, where the user names no number
     instead: str = ""  # tool that goes on where this one gave nothing usable
     around: bool = True  # a program around the user's, whose own output is a file of the run
     code: Callable[[ToolRun], int] | None = None  # exit code of a tool whose result is a verdict
+
+
+def refuse_without(
+    gpu: str, no_gpu: str, program: str, no_program: str
+) -> Callable[[Machine, Workload], str | None]:
+    """Return the `available` of a tool around a program: the sentence without a GPU that it can
+    record, and the one where it is not on the path."""
+
+    def available(machine: Machine, workload: Workload) -> str | None:
+        if machine.gpu != gpu:
+            return no_gpu
+        return None if program in machine.programs else no_program
+
+    return available
+
+
+def list_files(*names: str) -> Callable[[Workload, Path], list[Path]]:
+    """Return the `reads` of a tool that always leaves the same files."""
+    return lambda workload, folder: [folder / name for name in names]
 
 
 @dataclass(frozen=True)

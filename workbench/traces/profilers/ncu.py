@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from workbench.traces.metric import refusals
-from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
+from workbench.traces.profilers import (
+    Command,
+    Profiler,
+    ProfilerError,
+    ToolRun,
+    list_files,
+    refuse_without,
+)
 from workbench.traces.profilers.running.call_script import RANGE
 from workbench.traces.profilers.running.expected import check_dispatches
 from workbench.traces.profilers.running.failures import check_exit, inaccessible_counters
@@ -24,21 +31,22 @@ SECTIONS = (
     "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "InstructionStats",
     "ComputeWorkloadAnalysis", "SourceCounters", "WorkloadDistribution",
 )  # fmt: skip
+WITHOUT = refuse_without(
+    "cuda",
+    "ncu reads counters of an NVIDIA GPU, and no driver shows one here; `--tool trace` records the "
+    "CPU.",
+    NAME,
+    "ncu is not on the path; install NVIDIA Nsight Compute, or use `--tool trace`.",
+)
+reads = list_files(f"{NAME}.ncu-rep")
 SETS = ("basic", "detailed", "full", "roofline", "source")
 
 
 def available(machine: Machine, workload: Workload) -> str | None:
     """Return why ncu cannot run here, or None."""
-    if machine.gpu != "cuda":
-        return (
-            "ncu reads counters of an NVIDIA GPU, and no driver shows one here; `--tool trace` "
-            "records the CPU."
-        )
-    if NAME not in machine.programs:
-        return "ncu is not on the path; install NVIDIA Nsight Compute, or use `--tool trace`."
-    if machine.counters.allowed is False:
+    if (reason := WITHOUT(machine, workload)) is None and machine.counters.allowed is False:
         return f"ncu cannot read counters: {machine.counters.reason}; {machine.counters.remedy}."
-    return None
+    return reason
 
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
@@ -90,11 +98,6 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
         Command([*words, "--page", "raw"], folder / RAW, report.exists),
         Command([*words, *source], folder / SOURCE, report.exists, beside=True),
     ]
-
-
-def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the file that must come back."""
-    return [folder / f"{NAME}.ncu-rep"]
 
 
 def parse(run: ToolRun) -> Trace:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
+from workbench.traces.profilers import (
+    Command,
+    Profiler,
+    ProfilerError,
+    ToolRun,
+    list_files,
+    refuse_without,
+)
 from workbench.traces.profilers.running.expected import check_marked_calls
 from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
@@ -13,18 +20,13 @@ from workbench.traces.readers import read
 from workbench.traces.trace import Trace
 
 NAME = "nsys"
-
-
-def available(machine: Machine, workload: Workload) -> str | None:
-    """Return why nsys cannot run here, or None."""
-    if machine.gpu != "cuda":
-        return (
-            "nsys records an NVIDIA GPU here, and no driver shows one; `--tool trace` records the "
-            "CPU."
-        )
-    if NAME not in machine.programs:
-        return "nsys is not on the path; install NVIDIA Nsight Systems, or use `--tool trace`."
-    return None
+available = refuse_without(
+    "cuda",
+    "nsys records an NVIDIA GPU here, and no driver shows one; `--tool trace` records the CPU.",
+    NAME,
+    "nsys is not on the path; install NVIDIA Nsight Systems, or use `--tool trace`.",
+)
+reads = list_files(f"{NAME}.nsys-rep", f"{NAME}.sqlite")
 
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
@@ -44,11 +46,6 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     report, table = folder / f"{NAME}.nsys-rep", folder / f"{NAME}.sqlite"
     words = ["export", "--type", "sqlite", "-f", "true", "-o", str(table), str(report)]
     return [Command([machine.program(NAME), *words], due=report.exists)]
-
-
-def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the files that must come back."""
-    return [folder / f"{NAME}.nsys-rep", folder / f"{NAME}.sqlite"]
 
 
 def parse(run: ToolRun) -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.traces.profilers import Profiler, ToolRun
+from workbench.traces.profilers import Profiler, ToolRun, list_files, refuse_without
 from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
@@ -13,26 +13,19 @@ from workbench.traces.readers import read
 from workbench.traces.trace import Trace
 
 NAME = "rocprof"
-
-
-def available(machine: Machine, workload: Workload) -> str | None:
-    """Return why rocprof cannot run here, or None."""
-    if machine.gpu != "hip":
-        return "rocprof records an AMD GPU, and no driver shows one here; use `--tool trace`."
-    if NAME not in machine.programs:
-        return "rocprof is not on the path, as ROCm no longer has it; use `--tool rocprofv3`."
-    return None
+available = refuse_without(
+    "hip",
+    "rocprof records an AMD GPU, and no driver shows one here; use `--tool trace`.",
+    NAME,
+    "rocprof is not on the path, as ROCm no longer has it; use `--tool rocprofv3`.",
+)
+reads = list_files(f"{NAME}.stats.csv")
 
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line. Raises ProgramError."""
     words = ["--stats", "--hip-trace", "--hsa-trace", "-o", str(folder / f"{NAME}.csv")]
     return [machine.program(NAME), *words, *whole_command(workload, machine)]
-
-
-def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the file that must come back."""
-    return [folder / f"{NAME}.stats.csv"]
 
 
 def parse(run: ToolRun) -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.traces.profilers import Profiler, ToolRun
+from workbench.traces.profilers import Profiler, ToolRun, list_files, refuse_without
 from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
@@ -13,18 +13,14 @@ from workbench.traces.trace import Trace
 
 NAME = "rocprof-compute"
 FOLDER = "rocprof_compute"
-
-
-def available(machine: Machine, workload: Workload) -> str | None:
-    """Return why rocprof-compute cannot run here, or None."""
-    if machine.gpu != "hip":
-        return (
-            "rocprof-compute profiles an AMD Instinct GPU, and no driver shows one here; use "
-            "`--tool trace`."
-        )
-    if NAME not in machine.programs:
-        return "rocprof-compute is not on the path; install rocprofiler-compute from ROCm."
-    return None
+available = refuse_without(
+    "hip",
+    "rocprof-compute profiles an AMD Instinct GPU, and no driver shows one here; use "
+    "`--tool trace`.",
+    NAME,
+    "rocprof-compute is not on the path; install rocprofiler-compute from ROCm.",
+)
+reads = list_files(f"{FOLDER}/pmc_perf.csv")
 
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
@@ -33,11 +29,6 @@ def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     only = ["-k", kernel] if kernel else []
     words = ["profile", "-n", "wb", "--path", str(folder / FOLDER), "--no-roof", *only]
     return [machine.program(NAME), *words, "--", *whole_command(workload, machine)]
-
-
-def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the file that must come back."""
-    return [folder / FOLDER / "pmc_perf.csv"]
 
 
 def parse(run: ToolRun) -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
+from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun, refuse_without
 from workbench.traces.profilers.running.expected import check_whole
 from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
@@ -15,21 +15,20 @@ from workbench.traces.trace import Trace
 
 NAME = "rocprofv3"
 AVAILABLE = "rocprofv3-avail"
+WITHOUT = refuse_without(
+    "hip",
+    "rocprofv3 records an AMD GPU, and no driver shows one here; `--tool trace` records the CPU.",
+    NAME,
+    "rocprofv3 is not on the path; install rocprofiler-sdk from ROCm.",
+)
 TRACES = ("--kernel-trace", "--hip-runtime-trace", "--memory-copy-trace", "--marker-trace")
 
 
 def available(machine: Machine, workload: Workload) -> str | None:
     """Return why rocprofv3 cannot run here, or None."""
-    if machine.gpu != "hip":
-        return (
-            "rocprofv3 records an AMD GPU, and no driver shows one here; `--tool trace` records "
-            "the CPU."
-        )
-    if NAME not in machine.programs:
-        return "rocprofv3 is not on the path; install rocprofiler-sdk from ROCm."
-    if not machine.kfd:
+    if (reason := WITHOUT(machine, workload)) is None and not machine.kfd:
         return "rocprofv3 needs /dev/kfd, which this user may not open; join the group render."
-    return None
+    return reason
 
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
@@ -49,11 +48,7 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     the job. Filters hold for counters, not for the trace."""
     commands = []
     kernel = workload.marked.kernel if workload.marked else ""
-    only = (
-        ("--kernel-include-regex", f"^{re.escape(kernel)}", "--kernel-iteration-range", "[2-2]")
-        if kernel
-        else ()
-    )
+    only = ("--kernel-include-regex", f"^{re.escape(kernel)}", "--kernel-iteration-range", "[2-2]")
     for number, group in enumerate(_groups(workload)):
         names = tuple(group.split(","))
         check = [machine.program(AVAILABLE), "pmc-check", *names]
@@ -63,7 +58,7 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
         )
         if AVAILABLE in machine.programs and workload.counters:
             commands.append(Command(check, folder / f"check{number}.log", must=message))
-        words = ("--pmc", *names, *only)
+        words = ("--pmc", *names, *(only if kernel else ()))
         commands.append(Command(_run(machine, workload, folder, words, f"counters{number}")))
     return commands
 

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from workbench.data.exits import FAILED, PASSED, UNDECIDED
-from workbench.traces.profilers import LOG, Command, Profiler, ProfilerError, ToolRun
+from workbench.traces.profilers import (
+    LOG,
+    Command,
+    Profiler,
+    ProfilerError,
+    ToolRun,
+    refuse_without,
+)
 from workbench.traces.profilers.running.failures import check_exit, failure
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
@@ -19,19 +26,14 @@ PROGRAM = "compute-sanitizer"
 CHECKS = ("synccheck", "racecheck", "memcheck", "initcheck")
 ERRORS_CODE = 86  # exit code of a check that found something; without the option it is 0
 PRINTED = 100  # findings of a check; 10000 took 76 MB and more than 30 s (H200, 2026-11-23)
+available = refuse_without(
+    "cuda",
+    "compute-sanitizer checks kernels on an NVIDIA GPU, and no driver shows one here; run this "
+    "where there is one.",
+    PROGRAM,
+    "compute-sanitizer is not on the path; install it from the CUDA toolkit.",
+)
 CODES = {"pass": PASSED, "fail": FAILED, "inconclusive": UNDECIDED}
-
-
-def available(machine: Machine, workload: Workload) -> str | None:
-    """Return why compute-sanitizer cannot run here, or None."""
-    if machine.gpu != "cuda":
-        return (
-            "compute-sanitizer checks kernels on an NVIDIA GPU, and no driver shows one here; run "
-            "this where there is one."
-        )
-    if PROGRAM not in machine.programs:
-        return "compute-sanitizer is not on the path; install it from the CUDA toolkit."
-    return None
 
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
@@ -77,17 +79,13 @@ def parse(run: ToolRun) -> Trace:
     """Return the records of all checks. Raises ProfilerError where no check has a log, or the tool
     failed."""
     check_exit(run, PROGRAM, (0, ERRORS_CODE))
-    trace: Trace | None = None
-    for path in _logs(run.folder):
-        part = read([path])
-        if trace is None:
-            trace = part
-        else:
-            trace.join(part)
-    if trace is None:
+    traces = [read([path]) for path, _ in _read_results(run.folder).values()]
+    if not traces:
         reason = failure(run.text)
         raise ProfilerError(reason or f"{PROGRAM} left nothing that can be read; run it by hand.")
-    return trace
+    for part in traces[1:]:
+        traces[0].join(part)
+    return traces[0]
 
 
 def results_of(folder: Path) -> dict[str, CheckerResult]:
@@ -97,11 +95,6 @@ def results_of(folder: Path) -> dict[str, CheckerResult]:
         result.tool = check
         results[check] = result
     return results
-
-
-def _logs(folder: Path) -> list[Path]:
-    """Return the log of each check that has one."""
-    return [path for path, _ in _read_results(folder).values()]
 
 
 def _read_results(folder: Path) -> dict[str, tuple[Path, CheckerResult]]:
@@ -136,7 +129,7 @@ def code(run: ToolRun) -> int:
     return CODES[verdict(results_of(run.folder))]
 
 
+NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 PROFILER = Profiler(
-    "NVIDIA compute-sanitizer", available, argv, reads, parse, further,
-    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, calls=1, code=code,
-)  # fmt: skip
+    "NVIDIA compute-sanitizer", available, argv, reads, parse, further, NO_CACHE, calls=1, code=code
+)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.traces.profilers import Profiler, ToolRun
+from workbench.traces.profilers import Profiler, ToolRun, list_files
 from workbench.traces.profilers.running.expected import check_inside, check_marked_calls
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.torch_recording import OPERATORS, TRACE
 from workbench.traces.profilers.running.workload import Workload, recorder_argv
 from workbench.traces.readers import read
 from workbench.traces.trace import Trace
+
+reads = list_files(TRACE, OPERATORS)
 
 
 def available(machine: Machine, workload: Workload) -> str | None:
@@ -24,11 +26,6 @@ def available(machine: Machine, workload: Workload) -> str | None:
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line. Raises ProgramError."""
     return recorder_argv(workload, machine, "torch", folder, workload.options)
-
-
-def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the files that must come back: the trace and the table of operators."""
-    return [folder / TRACE, folder / OPERATORS]
 
 
 def parse(run: ToolRun) -> Trace:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
+from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun, list_files
 from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
@@ -22,6 +22,7 @@ from workbench.traces.trace import Activities, Trace
 NAME = "xctrace"
 MODULE = "metal_shim.capture"
 INSTRUMENTS = ("Time Profiler", "Allocations")
+reads = list_files("metal.xml")
 CALLS = 200  # of a Metal kernel: a recording needs a few intervals
 TABLE = '/trace-toc/run[@number="1"]/data/table[@schema="metal-gpu-intervals"]'
 
@@ -67,11 +68,6 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     trace = folder / "metal.trace"
     words = [NAME, "export", "--input", str(trace), "--xpath", TABLE]
     return [Command([machine.program("xcrun"), *words], folder / "metal.xml", trace.exists)]
-
-
-def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the file that must come back."""
-    return [folder / "metal.xml"]
 
 
 def parse(run: ToolRun) -> Trace:

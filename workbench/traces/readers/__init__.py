@@ -144,8 +144,8 @@ def _refuse_bad(trace: Trace, reader: TraceReader, source: Source) -> None:
         if share > REFUSED:
             source.place = ""
             reasons = ", ".join(tally.sentences(kind))
-            source.fail(f"this {reader.title} cannot be used ({reasons})",
-                        "record again, or export it again")  # fmt: skip
+            reason = f"this {reader.title} cannot be used ({reasons})"
+            source.fail(reason, "record again, or export it again")
     trace.notes += tally.sentences()
 
 

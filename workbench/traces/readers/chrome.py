@@ -146,7 +146,7 @@ class _ChromeEvents:
                 device = device or own
                 lane = self.thread_names.get((pid, tid), lane)
             trace.activities.add(kind, name, start, end, device, lane, "", correlation)
-        trace.devices = {name: {} for name in sorted(set(trace.activities.devices.entries) - {""})}
+        trace.list_devices()
         if self.is_inside:
             trace.notes.append(
                 "times inside kernels assume a clock of 1 GHz: compare them within one CTA only"

@@ -32,7 +32,8 @@ def read(source: Source) -> Trace:
         match = TIME.match(line)
         if match is None:
             if LOOKS.match(line):
-                _leave_out(trace, line)
+                trace.tally.seen["times"] += 1
+                trace.tally.drop("times", UNREADABLE, plain(line.strip())[:100])
             elif line.strip() and not line.startswith((" ", "Benchmarking", "Found")):
                 name = plain(line.strip())
             continue
@@ -44,12 +45,6 @@ def read(source: Source) -> Trace:
             else:
                 trace.tally.drop("times", OUTSIDE, plain(line.strip())[:100])
     return trace
-
-
-def _leave_out(trace: Trace, line: str) -> None:
-    """Count a line that should hold a time."""
-    trace.tally.seen["times"] += 1
-    trace.tally.drop("times", UNREADABLE, plain(line.strip())[:100])
 
 
 def _ns(text: str, unit: str) -> float:

@@ -102,10 +102,9 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
         facts = _Facts.read_arguments(event.get("args"))
         try:
             if category in builder.kinds:
-                builder.add(
-                    category, event.get("name"), _ns(event["ts"]), _ns(event.get("dur", 0)),
-                    event.get("pid"), event.get("tid"), facts,
-                )  # fmt: skip
+                where = event.get("pid"), event.get("tid")
+                begin, length = _ns(event["ts"]), _ns(event.get("dur", 0))
+                builder.add(category, event.get("name"), begin, length, *where, facts)
             elif category not in SILENT:
                 builder.pass_over(category, facts)
         except BAD_VALUE as error:
@@ -160,20 +159,12 @@ def _fast_decoder() -> Callable[[str], list[Any]]:
     except ImportError:
         plain_decode: Callable[[str], list[Any]] = json.JSONDecoder(parse_float=str).decode
         return plain_decode
-    facts = msgspec.defstruct(
-        "KinetoFacts", [(name, Any, None) for name in _Facts.__slots__], rename=_Facts.NAMES,
-        gc=False, frozen=True,
-    )  # fmt: skip
-    text, where = msgspec.Raw(b""), int | str | float
-    event = msgspec.defstruct(
-        "KinetoEvent",
-        [
-            ("ph", str, ""), ("cat", str, ""), ("name", str, ""), ("ts", msgspec.Raw, text),
-            ("dur", msgspec.Raw, text), ("pid", where, ""), ("tid", where, ""),
-            ("args", facts, facts()),
-        ],
-        gc=False,
-    )  # fmt: skip
+    slots = [(name, Any, None) for name in _Facts.__slots__]
+    facts = msgspec.defstruct("KinetoFacts", slots, rename=_Facts.NAMES, gc=False, frozen=True)
+    fields: list[tuple[str, Any, Any]] = [(name, str, "") for name in ("ph", "cat", "name")]
+    fields += [(name, msgspec.Raw, msgspec.Raw(b"")) for name in ("ts", "dur")]
+    fields += [(name, int | str | float, "") for name in ("pid", "tid")]
+    event = msgspec.defstruct("KinetoEvent", [*fields, ("args", facts, facts())], gc=False)
     decode: Callable[[str], list[Any]] = msgspec.json.Decoder(list[event]).decode  # type: ignore[valid-type]
     return decode
 
@@ -211,21 +202,19 @@ class _Builder:
             ordinal = pid if facts.device is None else facts.device
             stream = self._text(tid if facts.stream is None else facts.stream)
             moved = facts.bytes
-            self.activities.add(
-                kind, name, start, start + length, self._text(ordinal), stream,
-                self._process(pid, facts.rank, ordinal), correlation,
-                _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE,
-                moved if type(moved) is int else -1 if moved is None else integer(moved),
-            )  # fmt: skip
+            if type(moved) is not int:
+                moved = -1 if moved is None else integer(moved)
+            geometry = _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE
+            where = self._text(ordinal), stream, self._process(pid, facts.rank, ordinal)
+            end = start + length
+            self.activities.add(kind, name, start, end, *where, correlation, geometry, moved)
         elif kind != ActivityKind.OP or self._wants(category, name):
             if kind == ActivityKind.CALL:
                 kind = call
             else:
                 correlation = -1
-            self.activities.add(
-                kind, name, start, start + length, "", self._text(tid),
-                self._process(pid, facts.rank, 0), correlation,
-            )  # fmt: skip
+            where = "", self._text(tid), self._process(pid, facts.rank, 0)
+            self.activities.add(kind, name, start, start + length, *where, correlation)
 
     def _process(self, pid: Any, rank: Any, ordinal: Any) -> str:
         """Return the process of an event. Tools that merge the files of several ranks write `[TP01]
@@ -321,11 +310,9 @@ class _Builder:
         starts = sorted(int(text) for text in offsets & {table.processes.entries[n] for n in used})
         if starts and starts[-1] - starts[0] < LEAST_OFFSET:
             starts = []
-        owners = {
-            text: f"process {max((s for s in starts if s <= int(text)), default=0)}"
-            if starts else ""
-            for text in offsets
-        }  # fmt: skip
+        owners = dict.fromkeys(offsets, "")
+        for text in offsets if starts else ():
+            owners[text] = f"process {max((s for s in starts if s <= int(text)), default=0)}"
         if not starts:
             self._refuse_mixed_ids()
         tally = self.trace.tally
@@ -350,8 +337,9 @@ class _Builder:
                 self.source.place = ""
                 self.source.fail(
                     "launches of several processes have the same correlation ids, and no kernel "
-                    "tells its process", "read the files from before they were merged",
-                )  # fmt: skip
+                    "tells its process",
+                    "read the files from before they were merged",
+                )
 
 
 def _kinds(source: Source) -> dict[str, ActivityKind]:

@@ -39,10 +39,8 @@ def read(source: Source) -> Trace:
             _take(event["type"], event.get("data") or {}, kernels, spent, others)
     for name, durations in spent.items():
         kind = ActivityKind.KERNEL if name in kernels else ActivityKind.OP
-        trace.totals.append(
-            Total(kind, name, len(durations), 1000.0 * sum(durations), "", 1000.0 * min(durations),
-                  1000.0 * max(durations))
-        )  # fmt: skip
+        total, low, high = (1000.0 * each(durations) for each in (sum, min, max))
+        trace.totals.append(Total(kind, name, len(durations), total, "", low, high))
     zeros = sum(durations.count(0) for durations in spent.values())
     if zeros:
         trace.notes.append(f"{zeros} durations of 0 µs are less than 1 µs, and count as 0")

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 
+from workbench.traces.metric import refusals
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs import ncu
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.tables import Row, table
 from workbench.traces.trace import Dispatch, Trace, plain
 
@@ -15,9 +16,7 @@ HEAD = re.compile(r'^"ID",.*"Section Name","Metric Name"', re.M)
 MARKUP = re.compile(r"@(?:section|url|source|metric):([^@:]*):([^@]*)@")
 
 
-def sniff(source: Source) -> bool:
-    """Return whether a file has the head of a details page."""
-    return bool(HEAD.search(source.head_text))
+sniff = head_matches(HEAD)
 
 
 def read(source: Source) -> Trace:
@@ -37,7 +36,9 @@ def read(source: Source) -> Trace:
             _add(row, dispatch, comma)
     trace.dispatches += dispatches.values()
     ncu.settle(trace.dispatches)
-    _note_refused_counters(trace)
+    if names := sorted({c.name for each in trace.dispatches for c in refusals(each)}):
+        text = ", ".join(names)
+        trace.notes.append(f"ncu knows no such metric on this chip, or refused it: {text}")
     return trace
 
 
@@ -51,18 +52,6 @@ def _add(row: Row, dispatch: Dispatch, comma: bool) -> None:
     elif text := row.get("Rule Description"):
         bare = MARKUP.sub(lambda match: match[2] or match[1], plain(text))
         dispatch.notes.append(f"{row.get('Rule Type', '')} {row.get('Rule Name', '')}: {bare}")
-
-
-def _note_refused_counters(trace: Trace) -> None:
-    names = {
-        counter.name
-        for dispatch in trace.dispatches
-        for counter in dispatch.counters.values()
-        if counter.state == "refused"
-    }
-    if names:
-        text = ", ".join(sorted(names))
-        trace.notes.append(f"ncu knows no such metric on this chip, or refused it: {text}")
 
 
 READER = TraceReader("details page of ncu (CSV)", sniff, read)

@@ -32,25 +32,19 @@ def sniff(source: Source) -> bool:
 def read(source: Source) -> NoReturn:
     """Raise ReadError with the reason and the remedy."""
     text = source.head_text
+    reason, remedy = "it holds messages alone", "record again with `ncu -o FILE`"
     if "ERR_NVGPUCTRPERM" in text:
         reason = "the driver lets only root read counters"
         remedy = "ask the administrator, see `workbench doctor`"
     elif match := ERROR.search(text):
-        reason, remedy = (
-            f"ncu failed ({plain(match[1])[:200].rstrip('.')})",
-            "mend its command line",
-        )
+        reason = f"ncu failed ({plain(match[1])[:200].rstrip('.')})"
+        remedy = "mend its command line"
     elif "No kernels were profiled" in text:
-        reason, remedy = (
-            "no kernel was profiled",
-            "check the filters and ranges of its command line",
-        )
+        reason = "no kernel was profiled"
+        remedy = "check the filters and ranges of its command line"
     elif match := REPORT.search(text):
         name = plain(match[1].rsplit("/", 1)[-1])
-        reason = "it holds messages alone"
         remedy = f"print the numbers with `ncu --import {name} --csv --page raw`"
-    else:
-        reason, remedy = "it holds messages alone", "record again with `ncu -o FILE`"
     source.fail(f"this log of ncu has no numbers ({reason})", remedy)
 
 

@@ -73,15 +73,11 @@ def _dispatch(launch: dict[str, Any]) -> Dispatch:
         key = plain(name)
         if isinstance(value, str) or value is None:
             text = plain(str(value or ""))
-            state = "ok" if text else "absent"
-            dispatch.counters[key] = CounterValue(key, None, unit, text, state)  # type: ignore[arg-type]
+            dispatch.counters[key] = CounterValue(key, None, unit, text, "ok" if text else "absent")
         else:
             dispatch.counters[key] = ncu.counter(key, unit, repr(value))
     grid, block = launch.get("grid"), launch.get("block")
-    dispatch.geometry = Geometry(
-        tuple(grid) if grid else None,
-        tuple(block) if block else None,
-    )
+    dispatch.geometry = Geometry(tuple(grid) if grid else None, tuple(block) if block else None)
     dispatch.opcodes = {plain(name): n for name, n in launch.get("opcodes", {}).items()}
     if rows := launch.get("instructions"):
         stalls = [f"stall_{plain(reason)}" for reason in launch.get("stalls", ())]
@@ -90,10 +86,7 @@ def _dispatch(launch: dict[str, Any]) -> Dispatch:
         sources = {plain(name): text for name, text in launch.get("sources", {}).items()}
         table = InstructionTable(heads, sources=sources)
         for address, text, place, values in rows:
-            table.addresses.append(address)
-            table.texts.append(plain(text))
-            table.places.append(plain(place))
-            table.values.append(tuple(values))
+            table.add(address, plain(text), plain(place), values)
         dispatch.instructions = table
     return dispatch
 

@@ -85,11 +85,9 @@ class _Pages:
         address = row[self.address] if self.address >= 0 else row[0]
         if address in ("-", "...", ""):
             return
-        instructions.addresses.append(int(address, 16 if address.startswith("0x") else 10))
-        instructions.texts.append(plain(row[self.text]).strip())
-        instructions.places.append(self.line)
-        cells = [row[i] if i < len(row) else "" for i in self.columns]
-        instructions.values.append(tuple(map(_cell, cells)))
+        number = int(address, 16 if address.startswith("0x") else 10)
+        cells = (_cell(row[i] if i < len(row) else "") for i in self.columns)
+        instructions.add(number, plain(row[self.text]).strip(), self.line, cells)
 
 
 def _cell(text: str) -> float | None:

@@ -8,7 +8,7 @@ import re
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs import ncu
 from workbench.traces.readers.inputs.numbers import integer
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.tables import Row, table
 from workbench.traces.trace import ActivityKind, CounterValue, Total, Trace, plain
 
@@ -16,9 +16,7 @@ HEAD = re.compile(r'^"[^\n]*"Invocations"[^\n]*"Minimum"', re.M)
 Key = tuple[str, str, str]
 
 
-def sniff(source: Source) -> bool:
-    """Return whether a file has the head of a summary."""
-    return bool(HEAD.search(source.head_text))
+sniff = head_matches(HEAD)
 
 
 def read(source: Source) -> Trace:

@@ -7,8 +7,8 @@ import re
 
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs import ncu
-from workbench.traces.readers.inputs.numbers import DECIMAL_COMMA, triple
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.numbers import triple
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.trace import Dispatch, Geometry, Trace, plain
 
 KERNEL = re.compile(
@@ -16,21 +16,17 @@ KERNEL = re.compile(
     r"Context (?P<context>\d+), Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?"
     r"(?:, CC (?P<cc>[\d.]+))?"
 )
-START = re.compile(KERNEL.pattern, re.M)
 SECTION = re.compile(r"^ {4}Section: (.+?)\s*$")
+AT_END = re.compile(r"(?<=\s)[\d.]*\d,\d+(?=\s*$)", re.M)  # of a line: the value of a cell
 DASHES = re.compile(r"^ {4}(-{3,})( -+)( -+)\s*$")
+sniff = head_matches(re.compile(KERNEL.pattern, re.M))
 RULE = re.compile(r"^ {4}(INF|OPT|WRN|ERR) +(.*\S)\s*$")
-
-
-def sniff(source: Source) -> bool:
-    """Return whether a file has a line of a kernel."""
-    return bool(START.search(source.head_text))
 
 
 def read(source: Source) -> Trace:
     """Return the dispatches with their counters."""
     trace = Trace("ncu", ncu.version_of(source))
-    page = _Page(trace, _has_decimal_comma(source))
+    page = _Page(trace, ncu.has_decimal_comma(source, AT_END))
     for line in source.lines():
         if match := ncu.MESSAGE.match(line):
             ncu.note_message(match, trace.notes)
@@ -39,11 +35,6 @@ def read(source: Source) -> Trace:
     page.close()
     ncu.settle(trace.dispatches)
     return trace
-
-
-def _has_decimal_comma(source: Source) -> bool:
-    values = re.findall(r"(?<=\s)[\d.]*\d,\d+(?=\s*$)", source.head_text, re.M)
-    return any(DECIMAL_COMMA.match(text) for text in values)
 
 
 class _Page:

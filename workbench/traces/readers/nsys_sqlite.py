@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.data.record_tally import DEVICE, HOST
+from workbench.data.record_tally import DEVICE, HOST, RecordTally
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.database import Tables, has_table, tables
+from workbench.traces.readers.inputs.database import Tables, choices, has_table, tables
+from workbench.traces.readers.inputs.numbers import three
 from workbench.traces.readers.inputs.source import Source
 from workbench.traces.trace import NOWHERE, ActivityKind, Geometry, Trace, kind_of_call, plain
 
 # globalTid, from its lowest bit: 24 bits of the thread, 24 of the process, 16 of machine and host
 PID_BITS, PID_MASK, HOST_BITS = 24, 0xFFFFFF, 48
+WORK_COLUMNS = "start end deviceId streamId correlationId globalPid"
 
 
 def sniff(source: Source) -> bool:
@@ -37,8 +39,7 @@ def read(source: Source) -> Trace:
         reader.calls()
         reader.ranges()
         reader.others()
-    used = set(trace.activities.devices.entries) - {""}
-    trace.devices = {name: trace.devices.get(name, {}) for name in sorted(used)}
+    trace.list_devices()
     trace.part_devices_by_process()
     if not trace.activities:
         trace.notes.append("it has no kernel, copy, call or range; record with --trace=cuda,nvtx")
@@ -92,28 +93,23 @@ class _NsysTables:
 
     def kernels(self) -> None:
         """Add kernels, with grid, block, registers and shared memory."""
-        columns = (
-            ("start",), ("end",), ("deviceId",), ("streamId",), ("correlationId",),
-            ("globalPid",), ("shortName", "demangledName"),
-            ("gridX",), ("gridY",), ("gridZ",), ("blockX",), ("blockY",), ("blockZ",),
-            ("registersPerThread",), ("staticSharedMemory",), ("dynamicSharedMemory",),
-        )  # fmt: skip
+        columns = choices(
+            f"{WORK_COLUMNS} shortName|demangledName gridX gridY gridZ blockX blockY blockZ "
+            "registersPerThread staticSharedMemory dynamicSharedMemory"
+        )
         for row in self.database.rows("CUPTI_ACTIVITY_KIND_KERNEL", *columns):
-            with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
+            with self._record(row):
                 shared = None if row[14] is None else int(row[14]) + int(row[15] or 0)
-                geometry = Geometry(_three(row[7:10]), _three(row[10:13]), row[13], shared)
+                geometry = Geometry(three(row[7:10]), three(row[10:13]), row[13], shared)
                 self._add_work(ActivityKind.KERNEL, self.name(row[6]), row[:6], geometry)
 
     def graphs(self) -> None:
         """Add replays of graphs, each as one kernel: nsys records so without
         --cuda-graph-trace=node (CUPTI's CUpti_ActivityGraphTrace)."""
-        columns = (
-            ("start",), ("end",), ("deviceId",), ("streamId",), ("correlationId",),
-            ("globalPid",), ("graphId",),
-        )  # fmt: skip
         count = 0
+        columns = choices(f"{WORK_COLUMNS} graphId")
         for row in self.database.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *columns):
-            with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
+            with self._record(row):
                 self._add_work(ActivityKind.KERNEL, f"graph {row[6]}", row[:6])
                 count += 1
         if count:
@@ -128,15 +124,16 @@ class _NsysTables:
             ("CUPTI_ACTIVITY_KIND_MEMCPY", ActivityKind.COPY, "copy"),
             ("CUPTI_ACTIVITY_KIND_MEMSET", ActivityKind.SET, "set"),
         ):
-            columns = (
-                ("start",), ("end",), ("deviceId",), ("streamId",), ("correlationId",),
-                ("globalPid",), ("bytes",), ("copyKind",),
-            )  # fmt: skip
+            columns = choices(f"{WORK_COLUMNS} bytes copyKind")
             for row in self.database.rows(table, *columns):
-                with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
+                with self._record(row):
                     text = f"{name} {COPY_KINDS.get(row[7], '')}".strip()
                     moved = -1 if row[6] is None else int(row[6])
                     self._add_work(kind, text, row[:6], moved=moved)
+
+    def _record(self, row: tuple[Any, ...]) -> RecordTally:
+        """Count a row of WORK_COLUMNS and more, see `RecordTally.record`."""
+        return self.trace.tally.record(DEVICE, (self.process(row[5]), row[4]))
 
     def _add_work(
         self,
@@ -146,31 +143,28 @@ class _NsysTables:
         geometry: Geometry = NOWHERE,
         moved: int = -1,
     ) -> None:
-        """Add work of a device; `row` has start, end, device, stream, correlation and process."""
-        start, end, device, stream, correlation, process = row
-        self.trace.activities.add(
-            kind, name, int(start), int(end), self.device(device, process), str(stream),
-            self.process(process), -1 if correlation is None else int(correlation), geometry, moved,
-        )  # fmt: skip
+        """Add work of a device; `row` has the values of WORK_COLUMNS."""
+        start, end, ordinal, stream, correlation, owner = row
+        where = self.device(ordinal, owner), str(stream), self.process(owner), _id(correlation)
+        self.trace.activities.add(kind, name, int(start), int(end), *where, geometry, moved)
 
     def calls(self) -> None:
         """Add calls of the runtime and the driver; those without an end had not returned."""
-        columns = ("start",), ("end",), ("globalTid",), ("correlationId",), ("nameId",)
+        columns = choices("start end globalTid correlationId nameId")
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
             for start, end, thread, correlation, name in self.database.rows(table, *columns):
                 if end is None:
                     continue
                 with self.trace.tally.record(HOST):
                     text = self.name(name)
-                    self.trace.activities.add(
-                        kind_of_call(text), text, int(start), int(end), "", str(thread),
-                        self.process(thread), -1 if correlation is None else int(correlation),
-                    )  # fmt: skip
+                    where = "", str(thread), self.process(thread), _id(correlation)
+                    kind = kind_of_call(text)
+                    self.trace.activities.add(kind, text, int(start), int(end), *where)
 
     def ranges(self) -> None:
         """Add NVTX ranges, of NVTX_EVENTS and of its later versions; marks without an end are left
         out."""
-        columns = ("start",), ("end",), ("text",), ("textId",), ("globalTid",)
+        columns = choices("start end text textId globalTid")
         for table in self.database.kinds:
             if not table.startswith("NVTX_EVENTS"):
                 continue
@@ -179,10 +173,8 @@ class _NsysTables:
                     continue
                 with self.trace.tally.record(HOST):
                     name = plain(str(text)) if text is not None else self.name(number)
-                    self.trace.activities.add(
-                        ActivityKind.RANGE, name, int(start), int(end), "", str(thread),
-                        self.process(thread),
-                    )  # fmt: skip
+                    kind, where = ActivityKind.RANGE, ("", str(thread), self.process(thread))
+                    self.trace.activities.add(kind, name, int(start), int(end), *where)
 
     def others(self) -> None:
         """Count the rows of tables that are not read and may hold work of a device: they have a
@@ -214,11 +206,8 @@ COPY_KINDS = {
 }
 
 
-def _three(values: tuple[Any, ...]) -> tuple[int, int, int] | None:
-    if any(value is None for value in values):
-        return None
-    x, y, z = map(int, values)
-    return x, y, z
+def _id(correlation: Any) -> int:
+    return -1 if correlation is None else int(correlation)
 
 
 READER = TraceReader("SQLite export of nsys", sniff, read, is_whole=True)

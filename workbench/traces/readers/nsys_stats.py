@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.numbers import UNIT_NS, integer, number, whole
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.numbers import UNIT_NS, integer, number, three, whole
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.tables import Row, rows
 from workbench.traces.trace import ActivityKind, Geometry, Total, Trace, kind_of_call, plain
 
@@ -19,9 +19,7 @@ MEMORY = re.compile(r"\[CUDA mem(?:cpy|set)\b[^\]]*\]\Z")
 SIZE = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024, "MiB": 1 << 20}
 
 
-def sniff(source: Source) -> bool:
-    """Return whether a file has a head of `nsys stats`."""
-    return bool(HEAD.search(source.head_text))
+sniff = head_matches(HEAD)
 
 
 def read(source: Source) -> Trace:
@@ -35,8 +33,7 @@ def read(source: Source) -> Trace:
             key = ("", whole(_correlation(row))) if "Device" in row else None
             with trace.tally.record(DEVICE if key else HOST, key):
                 _add_activity(row, units, trace)
-    used = set(trace.activities.devices.entries) - {""}
-    trace.devices = {name: {} for name in sorted(used)}
+    trace.list_devices()
     return trace
 
 
@@ -108,38 +105,24 @@ def _add_activity(row: Row, units: dict[str, str], trace: Trace) -> None:
     name = plain(row.get("Name", ""))
     start = _whole_ns(row, units, "Start")
     end = start + _whole_ns(row, units, "Duration")
-    correlation = _correlation(row)
+    correlation = integer(_correlation(row))
     if "Device" not in row:
-        trace.activities.add(
-            kind_of_call(name), name, start, end, "", row.get("Tid", ""), "", integer(correlation)
-        )
+        where = "", row.get("Tid", ""), "", correlation
+        trace.activities.add(kind_of_call(name), name, start, end, *where)
         return
     kind = _kind_of_operation(name) if MEMORY.match(name) else ActivityKind.KERNEL
     moved = number(row.get("Bytes", ""))
-    trace.activities.add(
-        kind,
-        name,
-        start,
-        end,
-        plain(row["Device"]),
-        plain(row.get("Strm", "")),
-        "",
-        integer(correlation),
-        _geometry(row),
-        -1 if moved is None else round(moved * SIZE.get(units.get("Bytes", "B"), 1)),
-    )
+    byte_count = -1 if moved is None else round(moved * SIZE.get(units.get("Bytes", "B"), 1))
+    where = plain(row["Device"]), plain(row.get("Strm", "")), "", correlation
+    trace.activities.add(kind, name, start, end, *where, _geometry(row), byte_count)
 
 
 def _geometry(row: Row) -> Geometry:
-    def three(prefix: str) -> tuple[int, int, int] | None:
-        values = [row.get(f"{prefix}{axis}", "").strip() for axis in "XYZ"]
-        if not all(values):
-            return None
-        x, y, z = map(integer, values)
-        return x, y, z
-
+    grid, block = (
+        three(row.get(f"{what}{axis}", "").strip() for axis in "XYZ") for what in ("Grd", "Blk")
+    )
     registers = row.get("Reg/Trd", "").strip()
-    return Geometry(three("Grd"), three("Blk"), integer(registers) if registers else None)
+    return Geometry(grid, block, integer(registers) if registers else None)
 
 
 READER = TraceReader("CSV of nsys stats", sniff, read)

@@ -9,7 +9,8 @@ from typing import Any
 
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.database import Tables, has_table, tables
+from workbench.traces.readers.inputs.database import Tables, choices, has_table, tables
+from workbench.traces.readers.inputs.numbers import three, work_groups
 from workbench.traces.readers.inputs.source import Source
 from workbench.traces.trace import (
     ActivityKind,
@@ -42,67 +43,58 @@ def read(source: Source) -> Trace:
         _copies(database, trace)
         _regions(database, trace)
         _counters(database, trace)
-    trace.devices = {n: {} for n in sorted(set(trace.activities.devices.entries) - {""})}
+    trace.list_devices()
     return trace
 
 
 def _kernels(database: Tables, trace: Trace) -> None:
-    columns = (
-        ("name", "kernel_name"), ("start",), ("end",), ("agent_abs_index", "agent_id", "device_id"),
-        ("stream_id", "queue_id"), ("pid", "process_id"), ("stack_id", "correlation_id"),
-        ("grid_x", "grid_size_x"), ("grid_y", "grid_size_y"), ("grid_z", "grid_size_z"),
-        ("workgroup_x", "workgroup_size_x"), ("workgroup_y", "workgroup_size_y"),
-        ("workgroup_z", "workgroup_size_z"), ("vgpr_count",), ("lds_size", "group_segment_size"),
-    )  # fmt: skip
+    columns = choices(
+        "name|kernel_name start end agent_abs_index|agent_id|device_id stream_id|queue_id "
+        "pid|process_id stack_id|correlation_id grid_x|grid_size_x grid_y|grid_size_y "
+        "grid_z|grid_size_z workgroup_x|workgroup_size_x workgroup_y|workgroup_size_y "
+        "workgroup_z|workgroup_size_z vgpr_count lds_size|group_segment_size"
+    )
     for row in database.rows("kernels", *columns, views=True):
         name, start, end, device, stream, process, correlation = row[:7]
         with trace.tally.record(DEVICE, (_text(process), correlation)):
-            items, block = _three(row[7:10]), _three(row[10:13])
-            blocks = None
-            if items and block and 0 not in block:
-                x, y, z = (-(-a // b) for a, b in zip(items, block, strict=True))
-                blocks = x, y, z
-            trace.activities.add(
-                ActivityKind.KERNEL, plain(str(name)).removesuffix(".kd"), int(start), int(end),
-                _text(device), _text(stream), _text(process), _number(correlation),
-                Geometry(blocks, block, row[13], row[14]),
-            )  # fmt: skip
+            items, block = three(row[7:10]), three(row[10:13])
+            geometry = Geometry(work_groups(items, block), block, row[13], row[14])
+            where = _text(device), _text(stream), _text(process), _number(correlation)
+            name = plain(str(name)).removesuffix(".kd")
+            trace.activities.add(ActivityKind.KERNEL, name, int(start), int(end), *where, geometry)
 
 
 def _copies(database: Tables, trace: Trace) -> None:
     """Add copies, each to the agent of its two that is a GPU."""
-    columns = (
-        ("name",), ("start",), ("end",), ("dst_agent_abs_index", "dst_agent_id", "dst_device"),
-        ("dst_agent_type",), ("src_agent_abs_index", "src_agent_id", "src_device"),
-        ("src_agent_type",), ("pid", "process_id"), ("stack_id", "correlation_id"),
-        ("size", "bytes"), ("stream_id", "queue_id"),
-    )  # fmt: skip
+    columns = choices(
+        "name start end dst_agent_abs_index|dst_agent_id|dst_device dst_agent_type "
+        "src_agent_abs_index|src_agent_id|src_device src_agent_type pid|process_id "
+        "stack_id|correlation_id size|bytes stream_id|queue_id"
+    )
     for row in database.rows("memory_copies", *columns, views=True):
         name, start, end, to, to_type, of, of_type, process, correlation, moved, stream = row
         with trace.tally.record(DEVICE, (_text(process), correlation)):
             to_host = to_type == "CPU" or (to_type is None and "DEVICE_TO_HOST" in str(name))
-            is_work = not (to_host and of_type == "CPU")
-            trace.activities.add(
-                ActivityKind.COPY if is_work else ActivityKind.CALL, plain(str(name)), int(start),
-                int(end), _text(of if to_host else to) if is_work else "", _text(stream),
-                _text(process), _number(correlation), moved=_number(moved),
-            )  # fmt: skip
+            kind, device = ActivityKind.COPY, _text(of if to_host else to)
+            if to_host and of_type == "CPU":  # which is not work of a GPU
+                kind, device = ActivityKind.CALL, ""
+            where = device, _text(stream), _text(process), _number(correlation)
+            name, number = plain(str(name)), _number(moved)
+            trace.activities.add(kind, name, int(start), int(end), *where, moved=number)
 
 
 def _regions(database: Tables, trace: Trace) -> None:
-    columns = (
-        ("name",), ("start",), ("end",), ("category",), ("tid", "thread_id"),
-        ("pid", "process_id"), ("stack_id", "correlation_id"), ("extdata",),
-    )  # fmt: skip
+    columns = choices(
+        "name start end category tid|thread_id pid|process_id stack_id|correlation_id extdata"
+    )
     for row in database.rows("regions", *columns, views=True):
         name, start, end, category, thread, process, correlation, more = row
         with trace.tally.record(HOST):
             marker = "MARKER" in str(category)
             text = plain(str((_message(more) if marker else "") or name))
-            trace.activities.add(
-                ActivityKind.RANGE if marker else kind_of_call(text), text, int(start), int(end),
-                "", _text(thread), _text(process), _number(correlation),
-            )  # fmt: skip
+            kind = ActivityKind.RANGE if marker else kind_of_call(text)
+            where = "", _text(thread), _text(process), _number(correlation)
+            trace.activities.add(kind, text, int(start), int(end), *where)
 
 
 def _message(more: Any) -> str:
@@ -114,10 +106,10 @@ def _message(more: Any) -> str:
 
 
 def _counters(database: Tables, trace: Trace) -> None:
-    columns = (
-        ("dispatch_id",), ("kernel_name", "name"), ("counter_name",), ("value", "counter_value"),
-        ("agent_abs_index", "agent_id"), ("start",), ("end",),
-    )  # fmt: skip
+    columns = choices(
+        "dispatch_id kernel_name|name counter_name value|counter_value agent_abs_index|agent_id "
+        "start end"
+    )
     dispatches: dict[Any, Dispatch] = {}
     for row in database.rows("counters_collection", *columns, views=True):
         number, kernel, name, value, device, start, end = row
@@ -125,21 +117,11 @@ def _counters(database: Tables, trace: Trace) -> None:
             exact = None if value is None else float(value)
             if (dispatch := dispatches.get(number)) is None:
                 spent = int(end) - int(start) if start is not None and end is not None else None
-                dispatch = Dispatch(
-                    plain(str(kernel)), _text(number), _text(device), duration_ns=spent
-                )
-                dispatches[number] = dispatch
+                where = plain(str(kernel)), _text(number), _text(device)
+                dispatch = dispatches[number] = Dispatch(*where, duration_ns=spent)
             text = plain(str(name))
-            state = "absent" if value is None else "ok"
-            dispatch.counters[text] = CounterValue(text, exact, "", str(value), state)  # type: ignore[arg-type]
+            dispatch.counters[text] = CounterValue.read(text, exact, str(value))
     trace.dispatches += dispatches.values()
-
-
-def _three(values: tuple[Any, ...]) -> tuple[int, int, int] | None:
-    if any(value is None for value in values):
-        return None
-    x, y, z = map(int, values)
-    return x, y, z
 
 
 def _text(value: Any) -> str:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.numbers import integer, number
+from workbench.traces.readers.inputs.numbers import integer, number, work_groups
 from workbench.traces.readers.inputs.source import Source
-from workbench.traces.readers.inputs.tables import Row, first_row, need, pick, table
+from workbench.traces.readers.inputs.tables import Row, first_row, need, pick, pick_integer, table
 from workbench.traces.trace import (
     ActivityKind,
     CounterValue,
@@ -81,14 +81,14 @@ def add_dispatch(row: Row, trace: Trace) -> None:
     """Add a dispatch, and its interval where the row has times. Raises KeyError where it has one of
     both times."""
     name = kernel_name(row)
-    block = pick(row, "wgr", "WGR", "Workgroup_Size")
-    grid = pick(row, "grd", "GRD", "Grid_Size")
-    threads = integer(block) if block else 0
+    threads = pick_integer(row, "wgr", "WGR", "Workgroup_Size") or 0
+    block = (threads, 1, 1) if threads > 0 else None
+    items = pick_integer(row, "grd", "GRD", "Grid_Size") if block else None
     geometry = Geometry(
-        (-(-integer(grid) // threads), 1, 1) if grid and threads > 0 else None,
-        (threads, 1, 1) if threads > 0 else None,
-        _whole(pick(row, "arch_vgpr", "Arch_VGPR", "vgpr", "VGPR_Count")),
-        _whole(pick(row, "lds", "LDS", "LDS_Per_Workgroup", "LDS_Block_Size")),
+        work_groups(None if items is None else (items, 1, 1), block),
+        block,
+        pick_integer(row, "arch_vgpr", "Arch_VGPR", "vgpr", "VGPR_Count"),
+        pick_integer(row, "lds", "LDS", "LDS_Per_Workgroup", "LDS_Block_Size"),
     )
     dispatch = Dispatch(
         name,
@@ -100,8 +100,7 @@ def add_dispatch(row: Row, trace: Trace) -> None:
     for head, text in row.items():
         if REPEATED.sub("", head.lower()) not in LAUNCH:
             value = number(text)
-            state = "absent" if value is None else "ok"
-            dispatch.counters[head] = CounterValue(head, value, "", text, state)  # type: ignore[arg-type]
+            dispatch.counters[head] = CounterValue.read(head, value, text)
     start, end = pick(row, "BeginNs", "Start_Timestamp"), pick(row, "EndNs", "End_Timestamp")
     if bool(start) != bool(end):
         raise KeyError("there is no value in one of the columns of times")
@@ -112,10 +111,6 @@ def add_dispatch(row: Row, trace: Trace) -> None:
             ActivityKind.KERNEL, name, first, last, dispatch.device, dispatch.lane, "", -1, geometry
         )
     trace.dispatches.append(dispatch)
-
-
-def _whole(text: str | None) -> int | None:
-    return integer(text) if text else None
 
 
 READER = TraceReader("CSV of rocprof", sniff, read)

@@ -10,12 +10,11 @@ from collections import Counter
 
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.numbers import integer, number, whole
+from workbench.traces.readers.inputs.numbers import integer, number, three, whole, work_groups
 from workbench.traces.readers.inputs.source import Source
-from workbench.traces.readers.inputs.tables import Row, first_row, need, pick, table
+from workbench.traces.readers.inputs.tables import Row, first_row, need, pick, pick_integer, table
 from workbench.traces.readers.rocprof import STATS, kernel_name, total_of
 from workbench.traces.trace import (
-    NOWHERE,
     ActivityKind,
     CounterValue,
     Dispatch,
@@ -85,11 +84,12 @@ def agent(text: str) -> str:
 def _kernel(row: Row, trace: Trace) -> None:
     name = kernel_name(row)
     start, end = integer(need(row, "Start_Timestamp")), integer(need(row, "End_Timestamp"))
+    items, block = _three(row, "Grid_Size"), _three(row, "Workgroup_Size")
     geometry = Geometry(
-        _blocks(row),
-        _three(row, "Workgroup_Size"),
-        _whole(row, "VGPR_Count", "Vgpr_Count"),
-        _whole(row, "LDS_Block_Size", "Lds_Block_Size", "Group_Segment_Size"),
+        work_groups(items, block),
+        block,
+        pick_integer(row, "VGPR_Count", "Vgpr_Count"),
+        pick_integer(row, "LDS_Block_Size", "Lds_Block_Size", "Group_Segment_Size"),
     )
     lane = plain(pick(row, "Stream_Id", "Queue_Id") or "")
     device = agent(need(row, "Agent_Id"))
@@ -107,26 +107,8 @@ def _process(row: Row) -> str:
     return plain(row.get("Guid", ""))
 
 
-def _blocks(row: Row) -> tuple[int, int, int] | None:
-    """Return the grid in work-groups; the file has it in work-items."""
-    items, group = _three(row, "Grid_Size"), _three(row, "Workgroup_Size")
-    if items is None or group is None or 0 in group:
-        return None
-    x, y, z = (-(-a // b) for a, b in zip(items, group, strict=True))
-    return x, y, z
-
-
 def _three(row: Row, name: str) -> tuple[int, int, int] | None:
-    values = [row.get(f"{name}_{axis}") for axis in "XYZ"]
-    if not all(values):
-        return None
-    x, y, z = (integer(str(value)) for value in values)
-    return x, y, z
-
-
-def _whole(row: Row, *names: str) -> int | None:
-    text = pick(row, *names)
-    return integer(text) if text else None
+    return three(row.get(f"{name}_{axis}") for axis in "XYZ")
 
 
 def _interval(row: Row, trace: Trace) -> None:
@@ -134,7 +116,7 @@ def _interval(row: Row, trace: Trace) -> None:
     start, end = integer(need(row, "Start_Timestamp")), integer(need(row, "End_Timestamp"))
     correlation = integer(pick(row, "Correlation_Id") or "-1")
     lane = plain(pick(row, "Stream_Id", "Queue_Id", "Thread_Id") or "")
-    kind, device = ActivityKind.CALL, ""
+    kind, device, moved = ActivityKind.CALL, "", -1
     if "Direction" in row:
         name = plain(row["Direction"]).removeprefix("MEMORY_COPY_").replace("_", " ").lower()
         if name != "host to host":  # which is not work of a GPU
@@ -142,17 +124,13 @@ def _interval(row: Row, trace: Trace) -> None:
             to_host = "device to host" in name
             device = agent(need(row, "Source_Agent_Id" if to_host else "Destination_Agent_Id"))
     elif "Operation" in row:
-        name = plain(row["Operation"])
-        moved = _whole(row, "Allocation_Size")
-        trace.activities.add(
-            kind, name, start, end, "", lane, _process(row), correlation, NOWHERE, moved or -1
-        )
-        return
+        name, moved = plain(row["Operation"]), pick_integer(row, "Allocation_Size") or -1
     else:
         name = plain(need(row, "Function"))
         marker = row.get("Domain", "").startswith("MARKER")
         kind = ActivityKind.RANGE if marker else kind_of_call(name)
-    trace.activities.add(kind, name, start, end, device, lane, _process(row), correlation)
+    where = device, lane, _process(row), correlation
+    trace.activities.add(kind, name, start, end, *where, moved=moved)
 
 
 def _counters(rows: object, trace: Trace) -> None:
@@ -165,20 +143,19 @@ def _counters(rows: object, trace: Trace) -> None:
             value = number(text)
             if (dispatch := dispatches.get(key)) is None:
                 dispatch = dispatches[key] = _counted_dispatch(row, key)
-            state = "absent" if value is None else "ok"
-            dispatch.counters[name] = CounterValue(name, value, "", text, state)  # type: ignore[arg-type]
+            dispatch.counters[name] = CounterValue.read(name, value, text)
     trace.dispatches += dispatches.values()
 
 
 def _counted_dispatch(row: Row, key: str) -> Dispatch:
-    items, group = _whole(row, "Grid_Size"), _whole(row, "Workgroup_Size")
+    items, group = pick_integer(row, "Grid_Size"), pick_integer(row, "Workgroup_Size")
     geometry = Geometry(
         (-(-items // group), 1, 1) if items and group else None,
         (group, 1, 1) if group else None,
-        _whole(row, "VGPR_Count"),
-        _whole(row, "LDS_Block_Size"),
+        pick_integer(row, "VGPR_Count"),
+        pick_integer(row, "LDS_Block_Size"),
     )
-    start, end = _whole(row, "Start_Timestamp"), _whole(row, "End_Timestamp")
+    start, end = pick_integer(row, "Start_Timestamp"), pick_integer(row, "End_Timestamp")
     spent = end - start if start is not None and end is not None else None
     device = agent(row.get("Agent_Id", ""))
     return Dispatch(kernel_name(row), key, device, row.get("Queue_Id", ""), geometry, spent)
@@ -197,16 +174,11 @@ def _samples(rows: object, trace: Trace) -> None:
             if row.get("Wave_Issued_Instruction") == "0":
                 counts[row.get("Stall_Reason", "").removeprefix(REASON).lower()] += 1
     for key, places in by_dispatch.items():
-        heads = (
-            "samples",
-            *sorted({h for counts in places.values() for h in counts} - {"samples"}),
-        )
+        others = {head for counts in places.values() for head in counts} - {"samples"}
+        heads = "samples", *sorted(others)
         instructions = InstructionTable(heads)
         for (text, where), counts in places.items():
-            instructions.addresses.append(-1)
-            instructions.texts.append(text)
-            instructions.places.append(where)
-            instructions.values.append(tuple(float(counts[h]) for h in heads))
+            instructions.add(-1, text, where, (float(counts[h]) for h in heads))
         trace.dispatches.append(Dispatch(f"dispatch {key}", key, instructions=instructions))
 
 
@@ -218,10 +190,8 @@ def _code(rows: object, trace: Trace) -> None:
         with trace.tally.record("rows"):
             address = integer(need(row, "Vaddr"))
             values = tuple(number(row.get(head, "")) for head in heads)
-            instructions.addresses.append(address)
-            instructions.texts.append(plain(row.get("Instruction", "")))
-            instructions.places.append(plain(row.get("Source", "")))
-            instructions.values.append(values)
+            text, place = plain(row.get("Instruction", "")), plain(row.get("Source", ""))
+            instructions.add(address, text, place, values)
     if instructions.texts:
         trace.dispatches.append(Dispatch("thread trace", instructions=instructions))
 

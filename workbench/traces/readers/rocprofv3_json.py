@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.numbers import integer
+from workbench.traces.readers.inputs.numbers import Three, integer, work_groups
 from workbench.traces.readers.inputs.source import Source
 from workbench.traces.readers.inputs.stream import load_json
 from workbench.traces.trace import (
@@ -33,8 +33,7 @@ def read(source: Source) -> Trace:
     for number, part in enumerate(load_json(source)["rocprofiler-sdk-tool"], 1):
         source.place = f"process {number}"
         _Process(part, trace, source).add()
-    used = set(trace.activities.devices.entries) - {""}
-    trace.devices = {name: trace.devices.get(name, {}) for name in sorted(used)}
+    trace.list_devices()
     return trace
 
 
@@ -90,28 +89,18 @@ class _Process:
         number = info["kernel_id"]
         symbol = self.symbols.get(number, {})
         block, items = _three(info["workgroup_size"]), _three(info["grid_size"])
-        blocks = None
-        if 0 not in block:
-            x, y, z = (-(-a // b) for a, b in zip(items, block, strict=True))
-            blocks = x, y, z
-        geometry = Geometry(
-            blocks, block, symbol.get("arch_vgpr_count"), info.get("group_segment_size")
-        )
+        resources = symbol.get("arch_vgpr_count"), info.get("group_segment_size")
+        geometry = Geometry(work_groups(items, block), block, *resources)
         device = self._agent(info["agent_id"])
         stream = (record.get("stream_id") or {}).get("handle", "")
         self.trace.has_streams |= stream != ""
         name = self.names.get(number, f"kernel {number}")
-        self.trace.activities.add(
-            ActivityKind.KERNEL, name, start, end, device, str(stream), self.process,
-            _correlation(record), geometry,
-        )  # fmt: skip
+        where = device, str(stream), self.process, _correlation(record)
+        self.trace.activities.add(ActivityKind.KERNEL, name, start, end, *where, geometry)
         if counters := all_counters.get(info.get("dispatch_id")):
-            self.trace.dispatches.append(
-                Dispatch(
-                    name, str(info["dispatch_id"]), device, str(stream), geometry,
-                    end - start, counters,
-                )
-            )  # fmt: skip
+            one = Dispatch(name, str(info["dispatch_id"]), device, str(stream), geometry)
+            one.duration_ns, one.counters = end - start, counters
+            self.trace.dispatches.append(one)
 
     def _agent(self, reference: Any) -> str:
         handle = reference["handle"] if isinstance(reference, dict) else reference
@@ -128,10 +117,9 @@ class _Process:
         else:
             to_host = "DEVICE_TO_HOST" in name and not self.hosts
             kind, device = ActivityKind.COPY, self._agent(gpus[-1 if to_host else 0])
-        self.trace.activities.add(
-            kind, name, start, end, device, "", self.process, _correlation(record),
-            moved=-1 if moved is None else integer(moved),
-        )  # fmt: skip
+        where = device, "", self.process, _correlation(record)
+        number = -1 if moved is None else integer(moved)
+        self.trace.activities.add(kind, name, start, end, *where, moved=number)
 
     def _call(self, record: Mapping[str, Any], marker: bool) -> None:
         start, end = self._times(record)
@@ -139,10 +127,8 @@ class _Process:
         if marker:
             name = plain(str(self.messages.get(_correlation(record), name)))
         kind = ActivityKind.RANGE if marker else kind_of_call(name)
-        self.trace.activities.add(
-            kind, name, start, end, "", str(record.get("thread_id", "")), self.process,
-            _correlation(record),
-        )  # fmt: skip
+        where = "", str(record.get("thread_id", "")), self.process, _correlation(record)
+        self.trace.activities.add(kind, name, start, end, *where)
 
     def _operation(self, record: Mapping[str, Any], default: str) -> str:
         """Return the name of a record's operation, by the table of its kind."""
@@ -188,7 +174,7 @@ def _symbol(symbol: Mapping[str, Any]) -> str:
     return f"kernel {symbol['kernel_id']}"
 
 
-def _three(value: Mapping[str, Any]) -> tuple[int, int, int]:
+def _three(value: Mapping[str, Any]) -> Three:
     return integer(value["x"]), integer(value["y"]), integer(value["z"])
 
 

@@ -3,15 +3,15 @@ one does not say that the program is clean."""
 
 from __future__ import annotations
 
+import re
+
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.numbers import three
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.xml import parse
 from workbench.traces.trace import CheckerRecord, CheckerResult, Trace, plain
 
-
-def sniff(source: Source) -> bool:
-    """Return whether a file has the tool's root element."""
-    return "<ComputeSanitizerOutput" in source.head_text
+sniff = head_matches(re.compile("<ComputeSanitizerOutput"))
 
 
 def read(source: Source) -> Trace:
@@ -43,13 +43,6 @@ def read(source: Source) -> Trace:
 
 
 def _record(facts: dict[str, str]) -> CheckerRecord:
-    def three(name: str) -> tuple[int, int, int] | None:
-        values = [facts.get(f"who/{name}/{axis}") for axis in "xyz"]
-        if any(value is None for value in values):
-            return None
-        x, y, z = (int(value or 0) for value in values)
-        return x, y, z
-
     offset, line, size = (facts.get(key) for key in ("where/pc", "where/line", "what/size"))
     path = facts.get("where/path", "")
     return CheckerRecord(
@@ -59,8 +52,8 @@ def _record(facts: dict[str, str]) -> CheckerRecord:
         int(offset, 16) if offset else None,
         plain(path.rsplit("/", 1)[-1]),
         int(line) if line else None,
-        three("threadIdx"),
-        three("blockIdx"),
+        three(facts.get(f"who/threadIdx/{axis}") for axis in "xyz"),
+        three(facts.get(f"who/blockIdx/{axis}") for axis in "xyz"),
         int(size) if size else None,
     )
 

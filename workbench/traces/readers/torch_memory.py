@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.stream import load_json
 from workbench.traces.trace import Trace
 
@@ -14,9 +14,7 @@ BEGIN = re.compile(r"\A\s*\[\s*\[\s*-?\d+\s*,\s*[1-4]\s*,\s*-?\d+\s*,\s*\d+\s*\]
 ACTIONS = range(1, 5)  # preexisting, create, increment a version, destroy
 
 
-def sniff(source: Source) -> bool:
-    """Return whether a file is a list of lists of four numbers."""
-    return bool(BEGIN.match(source.head_text))
+sniff = head_matches(BEGIN)
 
 
 def read(source: Source) -> Trace:

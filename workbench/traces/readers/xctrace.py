@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from workbench.data.record_tally import DEVICE
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.numbers import integer
-from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.source import Source, head_matches
 from workbench.traces.readers.inputs.xml import parse
 from workbench.traces.trace import ActivityKind, Trace, plain
 
-
-def sniff(source: Source) -> bool:
-    """Return whether a file is the answer to a query of xctrace."""
-    return "<trace-query-result" in source.head_text
+sniff = head_matches(re.compile("<trace-query-result"))
 
 
 @dataclass
@@ -53,7 +50,7 @@ def read(source: Source) -> Trace:
             source.place = f"row {number} of {plain(table.schema)}"
             with trace.tally.record(DEVICE):
                 _add(trace, table, [_resolve_value(value, values) for value in row])
-    trace.devices = {name: {} for name in sorted(set(trace.activities.devices.entries) - {""})}
+    trace.list_devices()
     if not trace.activities and not trace.tally.bad:
         tables_seen = f"; it holds {', '.join(others)[:300]}" if others else ""
         trace.notes.append(f"it has no row of {INTERVALS}, the work of the GPU{tables_seen}")

@@ -4,7 +4,8 @@ machine code, and rank what holds.
 One file of this folder is one rule: `RULE = Rule(...)`, a pure function from the summary of a
 device, `RULE = KernelRule(...)`, one from the metrics of a kernel, or `RULE = CodeRule(...)`, one
 from facts of its machine code, which needs no GPU. It returns a `Diagnosis`, or None where the rule
-does not hold: what the time is lost to, how much could be given back at most, and what to do.
+does not hold: what the time is lost to, how much could be given back at most, and what to do. A
+rule of metrics that only has limits is a table: `RULE = threshold_rule(...)`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Literal
 
 from workbench.data.code_facts import CodeFacts
 from workbench.data.record import Evidence, Kind
+from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.trace_summary import DeviceSummary
 
@@ -86,6 +88,63 @@ class CodeRule:
 
 
 AnyRule = Rule | KernelRule | CodeRule
+Values = Mapping[str, float]
+NO_LIMITS: Values = {}
+NOT_DERIVED: Mapping[str, Callable[[Values], float]] = {}
+
+
+class _ShownValue(float):
+    """A metric in a sentence: a share in percent, or a number where a format follows its name."""
+
+    def __format__(self, form: str) -> str:
+        return super().__format__(form) if form else percent(self)
+
+
+def threshold_rule(
+    word: str,
+    order: int,
+    sentence: str,
+    *,
+    evidence: Mapping[str, str],
+    advice: str,
+    effort: Effort,
+    source: str,
+    above: Values = NO_LIMITS,
+    below: Values = NO_LIMITS,
+    derived: Mapping[str, Callable[[Values], float]] = NOT_DERIVED,
+    needs: tuple[str, ...] = (),
+    gain: str = "",
+    instructions: InstructionClass | None = None,
+    yields_to: tuple[str, ...] = (),
+) -> KernelRule:
+    """Return a rule that holds where metrics are at or above some limits, and below others.
+
+    Args:
+        sentence: names metrics in braces.
+        evidence: the title of each metric that is shown as a share.
+        derived: metrics of this rule that follow from others, by name.
+        needs: metrics that must be known; those with limits, unless others are named. Any other
+            counts as 0 where it is not known.
+        gain: the metric that is the share of the duration that could be given back.
+    """
+
+    def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
+        values = {name: metrics.get(name, 0.0) for name in (*above, *below, *evidence)}
+        values |= {name: compute(metrics) for name, compute in derived.items()}
+        if any(values[n] < limits[n] for n in above) or any(values[n] >= limits[n] for n in below):
+            return None
+        return Diagnosis(
+            sentence.format_map({name: _ShownValue(value) for name, value in values.items()}),
+            tuple(share(title, values[name]) for name, title in evidence.items()),
+            advice,
+            effort,
+            part_of(metrics, values[gain]) if gain else None,
+            instructions=instructions,
+        )
+
+    limits = {**above, **below}
+    known = needs or tuple(limits)
+    return KernelRule(word, order, known, evaluate, limits, yields_to=yields_to, source=source)
 
 
 @dataclass(frozen=True)
@@ -250,12 +309,8 @@ def part_of(metrics: Mapping[str, float], part: float) -> float | None:
 def queue_is_full(summary: DeviceSummary) -> bool:
     """Return whether kernels wait in a full queue of a busy device, so that launches cost nothing:
     the median kernel begins over 100 µs after its launch returned."""
-    delay = _kpi(summary, "launch delay, median")
+    delay = next((kpi.value for kpi in summary.kpis if kpi.name == "launch delay, median"), None)
     return delay is not None and delay * 1e9 > QUEUE_DELAY_NS and summary.times.utilisation > BUSY
-
-
-def _kpi(summary: DeviceSummary, name: str) -> float | None:
-    return next((kpi.value for kpi in summary.kpis if kpi.name == name), None)
 
 
 # What a timeline may lack, and whether a device's has it.
@@ -279,3 +334,8 @@ def seconds(name: str, ns: float) -> Evidence:
 def count(name: str, number: float, unit: str = "kernels", kind: Kind = "profiled") -> Evidence:
     """Return a number of things as evidence, of a profiler unless another kind is named."""
     return Evidence(name, float(number), unit, kind)
+
+
+def instruction_count(name: str, number: float) -> Evidence:
+    """Return a number of instructions of machine code as evidence."""
+    return count(name, number, "instructions", kind="computed")

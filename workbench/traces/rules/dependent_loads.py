@@ -1,35 +1,22 @@
 """Each load waits for the one before it."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
-from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, share
+from workbench.traces.rules import threshold_rule
 
-
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
-    """Return the diagnosis of a kernel that waits for memory without using it."""
-    stall, issue = metrics["stall_long_scoreboard"], metrics["issue_active"]
-    dram = metrics["dram_throughput"]
-    if stall < limits["stall"] or issue >= limits["issue"] or dram >= limits["dram"]:
-        return None
-    return Diagnosis(
-        f"{percent(stall)} of all waiting is for loads, while DRAM is only {percent(dram)} busy.",
-        (share("waiting for loads, share", stall), share("DRAM throughput, share", dram)),
-        "Make loads independent of each other, and fetch ahead.",
-        "medium",
-        instructions=InstructionClass.LOAD_WAITS,
-    )
-
-
-RULE = KernelRule(
+RULE = threshold_rule(
     "dependent loads",
     120,
-    ("stall_long_scoreboard", "issue_active", "dram_throughput"),
-    evaluate,
-    {"stall": 0.5, "issue": 0.6, "dram": 0.4},
+    "{stall_long_scoreboard} of all waiting is for loads, while DRAM is only {dram_throughput} "
+    "busy.",
+    above={"stall_long_scoreboard": 0.5},
+    below={"issue_active": 0.6, "dram_throughput": 0.4},
+    evidence={
+        "stall_long_scoreboard": "waiting for loads, share",
+        "dram_throughput": "DRAM throughput, share",
+    },
+    advice="Make loads independent of each other, and fetch ahead.",
+    effort="medium",
+    instructions=InstructionClass.LOAD_WAITS,
     yields_to=("at_ceiling", "spills", "uncoalesced"),
     source="planted kernels on an H200",
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workbench.data.intervals import intersection, union
+from workbench.data.intervals import intersection
+from workbench.data.record import group_by
 from workbench.data.units import duration, percent
 from workbench.traces.rules import Diagnosis, Rule, seconds, share
 from workbench.traces.trace import ActivityKind
@@ -39,13 +40,11 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
 def _sites(summary: DeviceSummary) -> list[tuple[str, int]]:
     """Return the calls that waited while the device was idle, with the exposed ns of each."""
     table, exposed = summary.trace.activities, summary.times.sync_unqueued
-    groups: dict[str, list[tuple[int, int]]] = {}
-    for index in table.select(ActivityKind.SYNC):
-        if not summary.times.is_of(table, index):
-            continue
-        name = table.names.entries[table.name_numbers[index]]
-        groups.setdefault(name, []).append((table.starts[index], table.ends[index]))
-    spent = {name: intersection(union(each), exposed).length for name, each in groups.items()}
+    waits = [i for i in table.select(ActivityKind.SYNC) if summary.times.is_of(table, i)]
+    spent = {
+        name: intersection(table.union(each), exposed).length
+        for name, each in group_by(waits, table.name).items()
+    }
     return sorted(((n, s) for n, s in spent.items() if s), key=lambda each: -each[1])
 
 

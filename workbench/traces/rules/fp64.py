@@ -1,35 +1,18 @@
 """Arithmetic runs in fp64."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
-from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import threshold_rule
 
-
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
-    """Return the diagnosis of a kernel that keeps the fp64 pipe busy."""
-    busy = metrics["fp64_pipe"]
-    if busy < limits["pipe"]:
-        return None
-    return Diagnosis(
-        f"The fp64 pipe is {percent(busy)} busy.",
-        (share("fp64 pipe, share", busy),),
-        "If the kernel is meant for a narrower type, look for a Python float or a cast that makes "
-        "it fp64.",
-        "small",
-        part_of(metrics, busy),
-        instructions=InstructionClass.FP64,
-    )
-
-
-RULE = KernelRule(
+RULE = threshold_rule(
     "fp64",
     106,
-    ("fp64_pipe",),
-    evaluate,
-    {"pipe": 0.15},
+    "The fp64 pipe is {fp64_pipe} busy.",
+    above={"fp64_pipe": 0.15},
+    evidence={"fp64_pipe": "fp64 pipe, share"},
+    advice="If the kernel is meant for a narrower type, look for a Python float or a cast that "
+    "makes it fp64.",
+    effort="small",
+    gain="fp64_pipe",
+    instructions=InstructionClass.FP64,
     source="planted kernels on an H200",
 )

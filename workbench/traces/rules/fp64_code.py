@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
 
 
 def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
@@ -16,11 +16,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     return Diagnosis(
         f"{amount(facts.fp64.count, 'instruction')} of hot code compute in fp64, or convert to or "
         f"from it; the problem is {facts.dtype}.",
-        (
-            count(
-                "fp64 instructions in hot code", facts.fp64.count, "instructions", kind="computed"
-            ),
-        ),
+        (instruction_count("fp64 instructions in hot code", facts.fp64.count),),
         "Find the fp64 constant, argument or cast, and write it as fp32.",
         "small",
         places=facts.fp64.places,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
 
 
 def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
@@ -19,11 +19,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
         f"{amount(divisions, 'division')} of integers by a value that is not a constant "
         f"{'is' if divisions == 1 else 'are'} in innermost loops, each some 20 to 100 "
         "instructions.",
-        (
-            count(
-                "integer divisions in innermost loops", divisions, "instructions", kind="computed"
-            ),
-        ),
+        (instruction_count("integer divisions in innermost loops", divisions),),
         "Divide before the loop, make the divisor a tl.constexpr, or count up in place of it.",
         "small",
         places=facts.divisions.places,

@@ -7,7 +7,6 @@ from statistics import median
 
 from workbench.data.units import duration, percent
 from workbench.traces.rules import Diagnosis, Rule, seconds, share
-from workbench.traces.trace import ActivityKind
 from workbench.traces.trace_summary import DeviceSummary
 
 
@@ -15,11 +14,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     """Return the diagnosis of a device that idles most of the time for launches of short
     kernels."""
     times, table = summary.times, summary.trace.activities
-    lengths = [
-        table.ends[i] - table.starts[i]
-        for i in times.order
-        if table.kinds[i] == ActivityKind.KERNEL
-    ]
+    lengths = [table.length(i) for i in table.kernels(times.order)]
     idle = times.idle()
     whole = sum(idle.values())
     if not lengths or not whole or times.utilisation >= limits["utilisation"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import percent
-from workbench.traces.rules import CodeRule, Diagnosis, count, share
+from workbench.traces.rules import CodeRule, Diagnosis, instruction_count, share
 
 
 def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
@@ -22,7 +22,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
         f"{limits['bytes']:.0f} bytes a thread, of 16 that one can move.",
         (
             share("accesses of few bytes, share", few / whole, kind="computed"),
-            count("narrow accesses", few, "instructions", kind="computed"),
+            instruction_count("narrow accesses", few),
         ),
         "Let a thread access consecutive elements: tl.multiple_of and tl.max_contiguous where "
         "offsets are computed, strides and pointers divisible by 16, or padded rows.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
 
 
 def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
@@ -21,8 +21,8 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
         f"{facts.stages} stages were asked for, but the {amount(loads.count, 'global load')} in "
         "loops of matrix instructions go through registers, and none is asynchronous.",
         (
-            count("loads through registers", loads.count, "instructions", kind="computed"),
-            count("asynchronous loads", facts.async_loads or 0, "instructions", kind="computed"),
+            instruction_count("loads through registers", loads.count),
+            instruction_count("asynchronous loads", facts.async_loads or 0),
         ),
         "Let each thread load 4 bytes or more that are aligned (strides and pointers divisible by "
         "16), and use the loaded tile in tl.dot as it is, or load by descriptor.",

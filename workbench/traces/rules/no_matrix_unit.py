@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
 
 WIDE = (
     "fp32 runs on the matrix unit as TF32 (input_precision='tf32') if that is exact enough, or in "
@@ -21,12 +21,9 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     return Diagnosis(
         f"{facts.product}, but its code has no matrix instruction.",
         (
-            count("matrix instructions", facts.matrix, "instructions", kind="computed"),
-            count(
-                "other floating-point instructions in hot code",
-                facts.arithmetic.count,
-                "instructions",
-                kind="computed",
+            instruction_count("matrix instructions", facts.matrix),
+            instruction_count(
+                "other floating-point instructions in hot code", facts.arithmetic.count
             ),
         ),
         WIDE if facts.dtype == "fp32" else NARROW,

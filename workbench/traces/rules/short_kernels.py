@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from workbench.data.units import percent
 from workbench.traces.rules import Diagnosis, Rule, count, share
-from workbench.traces.trace import ActivityKind
 from workbench.traces.trace_summary import DeviceSummary
 
 
@@ -14,11 +13,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     """Return the diagnosis of a device most of whose kernels are below 10 µs. The gain of fusing is
     not known from a trace."""
     times, table = summary.times, summary.trace.activities
-    lengths = [
-        table.ends[i] - table.starts[i]
-        for i in times.order
-        if table.kinds[i] == ActivityKind.KERNEL
-    ]
+    lengths = [table.length(i) for i in table.kernels(times.order)]
     short = [length for length in lengths if length < limits["kernel_ns"]]
     if not lengths or len(short) < limits["count"] * len(lengths):
         return None

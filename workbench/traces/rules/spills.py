@@ -1,34 +1,17 @@
 """Registers are spilled to memory."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
-from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import threshold_rule
 
-
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
-    """Return the diagnosis of a kernel many of whose instructions spill registers."""
-    part = metrics["spill_share"]
-    if part < limits["share"]:
-        return None
-    return Diagnosis(
-        f"{percent(part)} of the instructions spill registers to memory or load them back.",
-        (share("spill instructions, share", part),),
-        "Give a thread less to hold: a smaller tile, more warps, or fewer stages.",
-        "small",
-        part_of(metrics, part),
-        instructions=InstructionClass.SPILLS,
-    )
-
-
-RULE = KernelRule(
+RULE = threshold_rule(
     "spills",
     101,
-    ("spill_share",),
-    evaluate,
-    {"share": 0.05},
+    "{spill_share} of the instructions spill registers to memory or load them back.",
+    above={"spill_share": 0.05},
+    evidence={"spill_share": "spill instructions, share"},
+    advice="Give a thread less to hold: a smaller tile, more warps, or fewer stages.",
+    effort="small",
+    gain="spill_share",
+    instructions=InstructionClass.SPILLS,
     source="planted kernels on an H200",
 )

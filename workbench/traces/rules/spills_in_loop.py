@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
 
 
 def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
@@ -18,7 +18,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     return Diagnosis(
         f"{amount(spills.count, 'instruction')} in loops spill registers to memory or load them "
         "back.",
-        (count("spill instructions in loops", spills.count, "instructions", kind="computed"),),
+        (instruction_count("spill instructions in loops", spills.count),),
         "Give a thread less to hold: a smaller tile, more warps, or fewer stages.",
         "small",
         places=spills.places,

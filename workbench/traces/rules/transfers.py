@@ -17,13 +17,10 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     exposed, idle = times.copies_exposed.length, summary.copying_idle
     window = times.window or 1
     part = exposed / window
-    small = sum(
-        0 <= table.bytes[i] < limits["small_bytes"]
-        for i in times.order
-        if table.kinds[i] == ActivityKind.COPY
-    )
+    copies = [i for i in times.order if table.kinds[i] == ActivityKind.COPY]
+    small = sum(0 <= table.bytes[i] < limits["small_bytes"] for i in copies)
     steps = max((row.count for row in summary.ranges if "#" in row.name), default=1)
-    pageable = sum("pageable" in name.lower() and n for name, n in _copies(summary).items())
+    pageable = sum("pageable" in table.name(i).lower() for i in copies)
     if (exposed + idle) / window <= limits["exposed"] and small / steps <= limits["small_copies"]:
         return None
     moved = (
@@ -47,17 +44,6 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
         "medium",
         exposed + idle,
     )
-
-
-def _copies(summary: DeviceSummary) -> dict[str, int]:
-    """Return the number of copies by name."""
-    table = summary.trace.activities
-    result: dict[str, int] = {}
-    for index in summary.times.order:
-        if table.kinds[index] == ActivityKind.COPY:
-            name = table.names.entries[table.name_numbers[index]]
-            result[name] = result.get(name, 0) + 1
-    return result
 
 
 RULE = Rule(

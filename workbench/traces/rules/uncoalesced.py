@@ -1,41 +1,26 @@
 """Threads of a warp access addresses that lie apart."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
-from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import threshold_rule
 
-
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
-    """Return the diagnosis of a kernel that moves many sectors more than its accesses need, where
-    a memory level is busy."""
-    part = metrics["excess_sectors"]
-    busiest = max(metrics.get(f"{unit}_throughput", 0.0) for unit in ("l2", "l1", "dram"))
-    if part < limits["excess"] or busiest < limits["unit"]:
-        return None
-    if metrics.get("masked_share", 0.0) >= limits["masked"]:  # short rows: masked_lanes names them
-        return None
-    return Diagnosis(
-        f"{percent(part)} of the sectors that global accesses move are not needed, and a memory "
-        f"level is {percent(busiest)} busy.",
-        (share("excess sectors, share", part), share("busiest memory level, share", busiest)),
-        "Let neighbouring threads access neighbouring addresses: the order of the axes, the "
-        "layout, tl.multiple_of and tl.max_contiguous.",
-        "medium",
-        part_of(metrics, part),
-        instructions=InstructionClass.EXCESS_SECTORS,
-    )
-
-
-RULE = KernelRule(
+RULE = threshold_rule(
     "uncoalesced",
     105,
-    ("excess_sectors",),
-    evaluate,
-    {"excess": 0.3, "unit": 0.6, "masked": 0.3},
+    "{excess_sectors} of the sectors that global accesses move are not needed, and a memory level "
+    "is {busiest} busy.",
+    above={"excess_sectors": 0.3, "busiest": 0.6},
+    below={"masked_share": 0.3},  # short rows: masked_lanes names them
+    derived={"busiest": lambda m: max(m.get(f"{n}_throughput", 0.0) for n in ("l2", "l1", "dram"))},
+    needs=("excess_sectors",),
+    evidence={
+        "excess_sectors": "excess sectors, share",
+        "busiest": "busiest memory level, share",
+    },
+    advice="Let neighbouring threads access neighbouring addresses: the order of the axes, the "
+    "layout, tl.multiple_of and tl.max_contiguous.",
+    effort="medium",
+    gain="excess_sectors",
+    instructions=InstructionClass.EXCESS_SECTORS,
     yields_to=("narrow_loads",),
     source="planted kernels on an H200",
 )

@@ -7,7 +7,6 @@ from statistics import fmean, median, pstdev
 
 from workbench.data.units import duration, percent
 from workbench.traces.rules import Diagnosis, Rule, seconds, share
-from workbench.traces.trace import ActivityKind
 from workbench.traces.trace_summary import DeviceSummary
 
 
@@ -16,10 +15,9 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     of other sizes vary, too: the file seldom tells sizes."""
     times, table = summary.times, summary.trace.activities
     groups: dict[tuple[int, int], list[int]] = {}
-    for i in times.order:
-        if table.kinds[i] == ActivityKind.KERNEL:
-            key = table.name_numbers[i], table.geometry_numbers[i]
-            groups.setdefault(key, []).append(table.ends[i] - table.starts[i])
+    for i in table.kernels(times.order):
+        key = table.name_numbers[i], table.geometry_numbers[i]
+        groups.setdefault(key, []).append(table.length(i))
     results = []
     for (name, _), spent in groups.items():
         if len(spent) <= limits["launches"] or sum(spent) < limits["time"] * times.kernel_sum:

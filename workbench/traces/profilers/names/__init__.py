@@ -69,17 +69,10 @@ class KnownCounter:
 
 
 @cache
-def _all() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    table: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(
-        gzip.decompress(FILE.read_bytes())
-    )
-    return table
-
-
-@cache
 def names_of(chip: str) -> Mapping[str, str]:
     """Return the kind of each name of a chip without rollups: counter, ratio or throughput."""
-    return {name: kind for kind, names in _all()[chip].items() for name in names}
+    by_kind: Mapping[str, Sequence[str]] = json.loads(gzip.decompress(FILE.read_bytes()))[chip]
+    return {name: kind for kind, names in by_kind.items() for name in names}
 
 
 def chip_of(arch: str) -> str:

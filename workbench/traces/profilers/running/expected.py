@@ -133,10 +133,9 @@ def check_whole(run: ToolRun, trace: Trace) -> None:
     kernels = _kernels(trace, within=False)
     count = sum(n for name, n in kernels.items() if name.startswith(marked.kernel))
     if count < marked.calls + UNMARKED:
-        got = ", ".join(f"{n} x {name}" for name, n in kernels.most_common(MOST_NAMES))
         raise ProfilerError(
             f"{marked.calls + UNMARKED} launches of {marked.kernel or run.workload.title} were "
-            f"expected, and what was recorded is {got or 'no kernel'}; record again."
+            f"expected, and {_recorded_text(kernels)}; record again."
         )
 
 
@@ -147,8 +146,7 @@ def _range_count(trace: Trace) -> int | None:
     ranges = list(table.select(ActivityKind.RANGE))
     if not ranges:
         return 0 if trace.tool == "torch.profiler" else None
-    names = table.names.entries
-    return len([i for i in ranges if names[table.name_numbers[i]] == RANGE])
+    return sum(table.name(i) == RANGE for i in ranges)
 
 
 def _kernels(trace: Trace, within: bool) -> Counter[str]:
@@ -168,13 +166,17 @@ def _kernels(trace: Trace, within: bool) -> Counter[str]:
             place = bisect_right(ranges.starts, time) - 1
             if place < 0 or time >= ranges.ends[place]:
                 continue
-        counts[table.names.entries[table.name_numbers[index]]] += 1
+        counts[table.name(index)] += 1
     return counts
 
 
-def _check_kernels(marked: MarkedCalls, kernels: Counter[str], title: str) -> None:
+def _recorded_text(kernels: Counter[str]) -> str:
     got = ", ".join(f"{count} x {name}" for name, count in kernels.most_common(MOST_NAMES))
-    seen = f"what was recorded is {got or 'no kernel'}"
+    return f"what was recorded is {got or 'no kernel'}"
+
+
+def _check_kernels(marked: MarkedCalls, kernels: Counter[str], title: str) -> None:
+    seen = _recorded_text(kernels)
     if not kernels:
         raise ProfilerError(
             f"The calls of {title} launched nothing that was recorded: another collector (DCGM, "

@@ -11,66 +11,40 @@ from workbench.traces.profilers.running.expected import ending
 
 MOST = 160  # characters of a tool's own words
 
-FAILURES = tuple(
-    (re.compile(pattern), sentence)
-    for pattern, sentence in (
-        (
-            r"ERR_NVGPUCTRPERM",
-            "The driver lets only administrators read counters (ERR_NVGPUCTRPERM); run with "
-            "CAP_SYS_ADMIN, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0.",
-        ),
-        (
-            r"driver resource was unavailable",
-            "Another collector holds the GPU's counters (a driver resource was unavailable); pause "
-            "DCGM with `dcgmi profile --pause`, or end the other profiler.",
-        ),
-        (
-            r"LibraryNotLoaded",
-            "The driver's profiling library cannot be loaded here (LibraryNotLoaded), as in a "
-            "sandbox; run on a host or in a container that has the driver's libraries.",
-        ),
-        (
-            r"Device not supported|[Uu]nsupported GPU",
-            "This tool does not support the GPU here (Device not supported); install the version "
-            "that came out with the GPU, or run outside of the sandbox.",
-        ),
-        (
-            r"No space left on device|[Dd]isk (?:is )?full",
-            "The disk is full; name another folder with --out.",
-        ),
-        (
-            r"unrecogni[sz]ed (?:option|argument)s?:? '?(?P<what>[^'\s]+)",
-            "This tool does not know {what}, so it is older or newer than the command line; "
-            "install the one of the present CUDA toolkit or ROCm.",
-        ),
-        (
-            r"(?:Unable|Failed) to find (?:section|set)s?:? '?(?P<what>\w+)",
-            "This tool has no section {what}, so it is older than the command line; install the "
-            "one of the present CUDA toolkit.",
-        ),
-        (
-            r"No kernels were profiled",
-            "The tool ended without a kernel (No kernels were profiled): the range or the filter "
-            "met none; `--dry-run` prints both.",
-        ),
-        (
-            r"Target application terminated before first instrumented API call",
-            "The program ended before it used the GPU; name a program that launches a kernel.",
-        ),
-        (
-            r"No attachable process found",
-            "The tool could not attach to the program (No attachable process found); run it "
-            "outside of the sandbox.",
-        ),
-    )
-)
+FAILURES = {
+    r"ERR_NVGPUCTRPERM": "The driver lets only administrators read counters (ERR_NVGPUCTRPERM); "
+    "run with CAP_SYS_ADMIN, or load the nvidia module with "
+    "NVreg_RestrictProfilingToAdminUsers=0.",
+    r"driver resource was unavailable": "Another collector holds the GPU's counters (a driver "
+    "resource was unavailable); pause DCGM with `dcgmi profile --pause`, or end the other "
+    "profiler.",
+    r"LibraryNotLoaded": "The driver's profiling library cannot be loaded here "
+    "(LibraryNotLoaded), as in a sandbox; run on a host or in a container that has the driver's "
+    "libraries.",
+    r"Device not supported|[Uu]nsupported GPU": "This tool does not support the GPU here (Device "
+    "not supported); install the version that came out with the GPU, or run outside of the "
+    "sandbox.",
+    r"No space left on device|[Dd]isk (?:is )?full": "The disk is full; name another folder with "
+    "--out.",
+    r"unrecogni[sz]ed (?:option|argument)s?:? '?(?P<what>[^'\s]+)": "This tool does not know "
+    "{what}, so it is older or newer than the command line; install the one of the present CUDA "
+    "toolkit or ROCm.",
+    r"(?:Unable|Failed) to find (?:section|set)s?:? '?(?P<what>\w+)": "This tool has no section "
+    "{what}, so it is older than the command line; install the one of the present CUDA toolkit.",
+    r"No kernels were profiled": "The tool ended without a kernel (No kernels were profiled): "
+    "the range or the filter met none; `--dry-run` prints both.",
+    r"Target application terminated before first instrumented API call": "The program ended "
+    "before it used the GPU; name a program that launches a kernel.",
+    r"No attachable process found": "The tool could not attach to the program (No attachable "
+    "process found); run it outside of the sandbox.",
+}
 ABSENT = re.compile(r"Unable to access the following (\d+) metrics?: ([^\n]*)")
 
 
 def failure(text: str) -> str | None:
     """Return what a tool's text says of a failure, in one sentence with its remedy, or None."""
-    for pattern, sentence in FAILURES:
-        if match := pattern.search(text):
+    for pattern, sentence in FAILURES.items():
+        if match := re.search(pattern, text):
             what = match.groupdict().get("what")
             return sentence.format(what=what[:MOST]) if what else sentence
     return None

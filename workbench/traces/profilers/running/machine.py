@@ -61,10 +61,9 @@ def machine_here(programs: Iterable[str] = ()) -> Machine:
             continue
     paths = {name: path for name in (*PROGRAMS, *programs) if (path := shutil.which(name))}
     variables = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    return Machine(
-        sys.executable, gpu_shown(), versions, variables, paths, sys.platform,
-        counter_permission(), os.access(KFD, os.R_OK | os.W_OK),
-    )  # fmt: skip
+    kfd = os.access(KFD, os.R_OK | os.W_OK)
+    known = versions, variables, paths, sys.platform, counter_permission(), kfd
+    return Machine(sys.executable, gpu_shown(), *known)
 
 
 def collector_refusal(machine: Machine) -> str | None:

@@ -53,6 +53,11 @@ class Tables:
         return self.connection.execute(query)
 
 
+def choices(words: str) -> list[tuple[str, ...]]:
+    """Return what `rows` takes: one choice a word, its columns with `|` between them."""
+    return [tuple(word.split("|")) for word in words.split()]
+
+
 def quote_name(name: str) -> str:
     """Return a name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'

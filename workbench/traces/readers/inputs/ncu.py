@@ -12,11 +12,13 @@ from pathlib import Path
 from workbench.traces.readers.inputs.numbers import DECIMAL_COMMA, base_scale, number, triple
 from workbench.traces.readers.inputs.source import Source
 from workbench.traces.readers.inputs.tables import Row, pick
-from workbench.traces.trace import CounterValue, Dispatch, Geometry, plain
+from workbench.traces.trace import CounterValue, Dispatch, Geometry, Scope, State, plain
 
 MESSAGE = re.compile(r"==(PROF|WARNING|ERROR)== ?(.*)")
 DURATION = "gpu__time_duration.sum"
+SHARED = [f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic")]
 INSTANCES = re.compile(r"(?<=\d) \([^()]*\)\Z")  # of --print-metric-instances values
+QUOTED = re.compile(r'"([\d.]*\d,\d+)"')
 COMMAND_LINE = "Command line profiler metrics"
 
 
@@ -55,28 +57,26 @@ def note_message(match: re.Match[str], messages: list[str]) -> None:
         messages.append(text)
 
 
-def has_decimal_comma(source: Source) -> bool:
+def has_decimal_comma(source: Source, numbers: re.Pattern[str] = QUOTED) -> bool:
     """Return whether the numbers of a file have a comma as decimal mark."""
-    quoted = re.findall(r'"([\d.]*\d,\d+)"', source.head_text)
-    return any(DECIMAL_COMMA.match(text) for text in quoted)
+    return any(map(DECIMAL_COMMA.match, numbers.findall(source.head_text)))
 
 
 def counter(
-    name: str, unit: str, text: str, comma: bool = False, scope: str = "launch"
+    name: str, unit: str, text: str, comma: bool = False, scope: Scope = "launch"
 ) -> CounterValue:
     """Return a number of ncu in the unit without a prefix. `n/a` is a metric that ncu refused;
     empty and `nan` are absent, never 0; other text has no value."""
     stripped = INSTANCES.sub("", text.strip())
-    if stripped.lower() == "n/a":
-        return CounterValue(name, None, unit, text, "refused", scope)  # type: ignore[arg-type]
     try:
         value = number(stripped, comma)
     except ValueError:
-        return CounterValue(name, None, unit, plain(stripped), "ok", scope)  # type: ignore[arg-type]
+        return CounterValue(name, None, unit, plain(stripped), "ok", scope)
     if value is None:
-        return CounterValue(name, None, unit, text, "absent", scope)  # type: ignore[arg-type]
+        state: State = "refused" if stripped.lower() == "n/a" else "absent"
+        return CounterValue(name, None, unit, text, state, scope)
     scale, base = base_scale(unit)
-    return CounterValue(name, value * scale, base, stripped, "ok", scope)  # type: ignore[arg-type]
+    return CounterValue(name, value * scale, base, stripped, "ok", scope)
 
 
 def launch_of(row: Row) -> Dispatch:
@@ -97,18 +97,13 @@ def launch_of(row: Row) -> Dispatch:
 def settle(dispatches: Iterable[Dispatch]) -> None:
     """Set duration, registers and shared memory of dispatches from their counters."""
     for dispatch in dispatches:
-        spent = dispatch.counters.get(DURATION)
-        if spent is not None and spent.exact is not None:
-            dispatch.duration_ns = spent.exact
-        registers = dispatch.counters.get("launch__registers_per_thread")
-        shared = [
-            dispatch.counters.get(f"launch__shared_mem_per_block_{part}")
-            for part in ("static", "dynamic")
-        ]
-        values = [c.exact for c in shared if c is not None and c.exact is not None]
+        counters = {name: c.exact for name, c in dispatch.counters.items() if c.exact is not None}
+        dispatch.duration_ns = counters.get(DURATION, dispatch.duration_ns)
+        registers = counters.get("launch__registers_per_thread")
+        shared = [counters[name] for name in SHARED if name in counters]
         dispatch.geometry = dispatch.geometry._replace(
-            registers=int(registers.exact) if registers and registers.exact is not None else None,
-            shared_bytes=int(sum(values)) if values else None,
+            registers=None if registers is None else int(registers),
+            shared_bytes=int(sum(shared)) if shared else None,
         )
 
 

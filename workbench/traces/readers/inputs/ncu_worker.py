@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_"
@@ -43,7 +43,7 @@ def launches(path: str) -> Iterator[dict[str, Any]]:
                 "grid": _three(metrics, "launch__grid_dim_"),
                 "block": _three(metrics, "launch__block_dim_"),
                 "metrics": metrics,
-                "opcodes": _opcodes(action),
+                "opcodes": _instances(action, OPCODES, str),
                 "stalls": list(reasons := _reasons(action)),
                 "columns": list(columns := _columns(action)),
                 "instructions": list(_instructions(action, (*reasons.values(), *columns.values()))),
@@ -71,33 +71,25 @@ def _three(metrics: dict[str, tuple[Any, str]], start: str) -> list[int] | None:
     return [int(v) for v in values] if all(isinstance(v, int | float) for v in values) else None
 
 
-def _values_by_address(action: Any, name: str) -> dict[int, float]:
-    """Return the instances of a metric by address."""
+def _instances(action: Any, name: str, key: Callable[[Any], Any] = int) -> dict[Any, float]:
+    """Return the instances of a metric by what they correlate with: addresses, or opcodes without
+    their modifiers."""
     metric = action.metric_by_name(name)
     if metric is None or not metric.has_correlation_ids():
         return {}
     ids = metric.correlation_ids()
-    return {int(ids.value(i)): float(metric.value(i)) for i in range(metric.num_instances())}
-
-
-def _opcodes(action: Any) -> dict[str, float]:
-    """Return the executions of each opcode, without its modifiers."""
-    metric = action.metric_by_name(OPCODES)
-    if metric is None or not metric.has_correlation_ids():
-        return {}
-    ids = metric.correlation_ids()
-    return {str(ids.value(i)): float(metric.value(i)) for i in range(metric.num_instances())}
+    return {key(ids.value(i)): float(metric.value(i)) for i in range(metric.num_instances())}
 
 
 def _reasons(action: Any) -> dict[str, dict[int, float]]:
     """Return the samples by address of each reason to stall."""
     names = [n for n in action.metric_names() if n.startswith(SAMPLES) and NOT_ISSUED not in n]
-    return {name.removeprefix(SAMPLES): _values_by_address(action, name) for name in names}
+    return {name.removeprefix(SAMPLES): _instances(action, name) for name in names}
 
 
 def _columns(action: Any) -> dict[str, dict[int, float]]:
     """Return the other values by address, by the head of their column."""
-    tables = {head: _values_by_address(action, name) for name, head in COLUMNS.items()}
+    tables = {head: _instances(action, name) for name, head in COLUMNS.items()}
     return {head: table for head, table in tables.items() if table}
 
 
@@ -116,13 +108,13 @@ def _instructions(
 ) -> Iterator[tuple[int, str, str, tuple[float, ...]]]:
     """Yield address, text, place and values of each instruction: samples, those not issued,
     executions, lanes, and those of the other tables."""
-    executed = _values_by_address(action, "inst_executed")
-    lanes = _values_by_address(action, "thread_inst_executed_true")
+    executed = _instances(action, "inst_executed")
+    lanes = _instances(action, "thread_inst_executed_true")
     sampled: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for name in action.metric_names():
         if name.startswith(SAMPLES):
             table = sampled[name.endswith(NOT_ISSUED)]
-            for address, value in _values_by_address(action, name).items():
+            for address, value in _instances(action, name).items():
                 table[address] = table.get(address, 0.0) + value
     addresses = sorted({*executed, *sampled[False]})
     if not addresses:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
+from typing import Any
+
+Three = tuple[int, int, int]
 
 ABSENT = frozenset(["", "n/a", "nan", "-", "none", "null", "(!) n/a", "no data"])
 
@@ -124,7 +128,24 @@ def base_scale(unit: str) -> tuple[float, str]:
     return 1.0, bare
 
 
-def triple(text: str) -> tuple[int, int, int] | None:
+def three(values: Iterable[Any]) -> Three | None:
+    """Return three whole numbers, or None where one has no value."""
+    parts = list(values)
+    if any(part is None or part == "" for part in parts):
+        return None
+    x, y, z = map(integer, parts)
+    return x, y, z
+
+
+def work_groups(items: Three | None, group: Three | None) -> Three | None:
+    """Return a grid in work-groups, which AMD's tools write in work-items."""
+    if items is None or group is None or 0 in group:
+        return None
+    x, y, z = (-(-a // b) for a, b in zip(items, group, strict=True))
+    return x, y, z
+
+
+def triple(text: str) -> Three | None:
     """Return `(128, 1, 1)` or `128x1x1` as three numbers, or None where there are not three."""
     numbers = re.findall(r"\d+", text.replace(",", " ") if "(" not in text else text)
     if len(numbers) != 3 or any(len(n) > 12 for n in numbers):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -17,8 +18,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from workbench.spec import WorkbenchError
 from workbench.traces.trace import plain
@@ -203,6 +205,11 @@ class _Limited(io.RawIOBase):
         source.check_time()
 
 
+def head_matches(pattern: re.Pattern[str]) -> Callable[[Source], bool]:
+    """Return the `sniff` of a format: whether the first 64 kB of a file hold a pattern."""
+    return lambda source: pattern.search(source.head_text) is not None
+
+
 def first_words(error: BaseException) -> str:
     """Return an error as a few words in one line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -259,7 +266,7 @@ BUNDLES = (".gputrace", ".trace", ".xcresult")
 def _list_folder(folder: Path, limits: ReadLimits, range_name: str | None) -> list[Source]:
     if folder.name.lower().endswith(BUNDLES):
         name = plain(folder.name)
-        return [Source(name, folder, limits, _no_content, 0, is_folder=True)]
+        return [Source(name, folder, limits, io.BytesIO, 0, is_folder=True)]
     result: list[Source] = []
     for path in sorted(folder.rglob("*")):
         if any(part.lower().endswith(BUNDLES) for part in path.relative_to(folder).parts[:-1]):
@@ -277,10 +284,6 @@ def _list_folder(folder: Path, limits: ReadLimits, range_name: str | None) -> li
     return result
 
 
-def _no_content() -> IO[bytes]:
-    return io.BytesIO()
-
-
 def _list_file(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:
     try:
         with path.open("rb") as file:
@@ -288,15 +291,12 @@ def _list_file(path: Path, name: str, limits: ReadLimits, range_name: str | None
         size = path.stat().st_size
     except (OSError, ValueError) as error:
         raise ReadError(f"{name} cannot be read ({first_words(error)}); check it.") from None
-    if magic[:2] == b"\x1f\x8b":
-        return [Source(name, path, limits, _gzip_opener(path), size, True, range_name=range_name)]
     if magic == b"PK\x03\x04":
         return _list_zip(path, name, limits, range_name)
-    return [Source(name, path, limits, lambda: path.open("rb"), size, range_name=range_name)]
-
-
-def _gzip_opener(path: Path) -> Callable[[], IO[bytes]]:
-    return lambda: gzip.open(path, "rb")  # type: ignore[return-value]
+    is_packed = magic[:2] == b"\x1f\x8b"
+    opener: Callable[..., Any] = gzip.open if is_packed else Path.open
+    opened = partial(opener, path, "rb")
+    return [Source(name, path, limits, opened, size, is_packed, range_name=range_name)]
 
 
 def _list_zip(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:

@@ -190,19 +190,11 @@ def load_json(source: Source) -> Any:
     except json.JSONDecodeError as error:
         source.place = f"line {error.lineno}"
         raise ValueError(error.msg) from None
-    level, depth = [value], 0
+    level, depth = [value] if isinstance(value, dict | list) else [], 0
     while level:
         depth += 1
         if depth > source.limits.depth:
             raise RecursionError
-        level = (
-            [
-                inner
-                for outer in level
-                for inner in (outer.values() if isinstance(outer, dict) else outer)
-                if isinstance(inner, dict | list)
-            ]
-            if isinstance(level[0], dict | list)
-            else []
-        )
+        inner = (v for each in level for v in (each.values() if isinstance(each, dict) else each))
+        level = [each for each in inner if isinstance(each, dict | list)]
     return value

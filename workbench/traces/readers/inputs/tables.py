@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from workbench.traces.readers.inputs.numbers import integer
 from workbench.traces.readers.inputs.source import Source
 
 Row = dict[str, str]
@@ -52,6 +53,12 @@ def pick(row: Mapping[str, str], *names: str) -> str | None:
         if value := row.get(name):
             return value
     return None
+
+
+def pick_integer(row: Mapping[str, str], *names: str) -> int | None:
+    """Return the value that `pick` takes as a whole number, or None."""
+    text = pick(row, *names)
+    return integer(text) if text else None
 
 
 def need(row: Mapping[str, str], *names: str) -> str:
