@@ -111,7 +111,8 @@ def verdicts() -> Rows:
     for n in range(0, 200, 5):
         several = found[n : n + 5]
         words = [v.word for v in verdict.holm(several, 2)]
-        yield f"{words} exit {verdict.exit_code(several)} {verdict.exit_code(several[:1])}"
+        codes = [verdict.exit_code([v.word for v in some]) for some in (several, several[:1])]
+        yield f"{words} exit {codes[0]} {codes[1]}"
 
 
 def suspicions() -> Rows:

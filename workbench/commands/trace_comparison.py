@@ -11,13 +11,13 @@ from workbench.catalog import name_hint
 from workbench.commands.console import say_result
 from workbench.commands.operands import is_run
 from workbench.commands.options import CommandError, CompareOptions
-from workbench.commands.result import write_result
+from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
 from workbench.commands.trace_tables import kpi_text, plain_table, short
 from workbench.commands.traces import as_run
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.exits import FAILED, PASSED, UNDECIDED
+from workbench.data.comparison import ComparedPart, ComparisonResult, EvidenceChange
 from workbench.data.expected_change import (
     EXPECTED,
     ExpectationResult,
@@ -25,9 +25,9 @@ from workbench.data.expected_change import (
     longest_counted,
 )
 from workbench.data.units import duration
+from workbench.data.verdict import SUSPECTED
 from workbench.reports.run_index import write_run_page
 from workbench.traces.trace_compare import (
-    FigureChange,
     KernelChange,
     TraceComparison,
     TraceOperand,
@@ -70,12 +70,8 @@ def compare_traces(
     options: CompareOptions, operands: tuple[TraceOperand, TraceOperand], console: Console
 ) -> int:
     """Compare two traces, print the result and write its page. Nothing is stored beyond the page.
-    Returns 0, or 3 where the second is suspected to be slower or nothing can be said. Raises
-    CommandError where an option needs a measurement."""
-    if "energy" in options.also:  # of two files
-        raise CommandError("Traces are compared without measuring; leave out --also energy.")
-    if options.events_file is not None:
-        raise CommandError("Traces are compared without measuring; leave out --events-file.")
+    Returns 0, or 3 where the second is suspected to be slower or nothing can be said; with
+    --expect, whether that was met. Raises CommandError where a trace lacks what is compared."""
     for operand in operands:
         if not operand.profiles:
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
@@ -85,13 +81,26 @@ def compare_traces(
     _print(console, result, expected)
     page = _page(options, result, expected)
     say_page(console, page)
-    code = UNDECIDED if result.word in ("SLOW", "INCONCLUSIVE") else PASSED
-    if expected:
-        code = _code_of(expected)
-    more: dict[str, Any] = {"expected": [asdict(each) for each in expected]} if expected else {}
-    return write_result(
-        options, "compare", code, page=str(page.resolve()), traces=asdict(result), **more
-    )
+    whole = traces_result(result, expected)
+    return write_comparison(options, "compare", whole, page=str(page.resolve()))
+
+
+def traces_result(
+    result: TraceComparison, expected: Sequence[ExpectationResult]
+) -> ComparisonResult:
+    """Return the result of two traces. The counters that a change was to move decide, if any."""
+    names = result.before.name, result.after.name
+    part = ComparedPart("all kernels", word_of(result), result.reason, evidence=result.figures)
+    parts = [
+        ComparedPart(each.text, each.state, more={"metric": asdict(each)}) for each in expected
+    ]
+    more = {
+        "kernels": [asdict(each) for each in result.kernels],
+        "metrics": {name: [each.plain() for each in some] for name, some in result.metrics},
+    }
+    if parts:
+        more["traces"] = [part.plain()]
+    return ComparisonResult("traces", *names, sentence(result), parts or [part], more=more)
 
 
 def _check_expectation(
@@ -114,14 +123,6 @@ def _check_expectation(
     return expectation_results(options.expect, *both)
 
 
-def _code_of(expected: Sequence[ExpectationResult]) -> int:
-    """Return 0 where all is met, 1 where something is not, else 3."""
-    states = {each.state for each in expected}
-    if "not met" in states:
-        return FAILED
-    return UNDECIDED if "not measured" in states else PASSED
-
-
 def _page(
     options: CompareOptions, result: TraceComparison, expected: Sequence[ExpectationResult]
 ) -> Path:
@@ -133,9 +134,14 @@ def _page(
     return write_run_page(folder_of(options.out, identity), html)
 
 
+def word_of(result: TraceComparison) -> str:
+    """Return the word: of what profilers recorded apart in time, a difference is suspected."""
+    return result.word if result.word in ("SAME", "INCONCLUSIVE") else f"{SUSPECTED}{result.word}"
+
+
 def sentence(result: TraceComparison) -> str:
     """Return the word and its reason as a sentence."""
-    word = result.word if result.word in ("SAME", "INCONCLUSIVE") else f"suspected {result.word}"
+    word = word_of(result)
     return f"{word[:1].upper()}{word[1:]}: {result.reason}; the traces were taken apart in time."
 
 
@@ -161,7 +167,7 @@ def _print(
         say_result(console, f"{each.state}: {each.text}{values}")
 
 
-def _figure_table(figures: tuple[FigureChange, ...]) -> Any:
+def _figure_table(figures: tuple[EvidenceChange, ...]) -> Any:
     table = plain_table("", "before", "after", "change")
     for each in figures:
         change = "" if each.ratio is None else percent_change(each.ratio)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,13 +18,14 @@ from workbench.commands.console import console_for, note, prints_aside, say_resu
 from workbench.commands.options import OptionError, WorkloadCompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable
-from workbench.data import verdict as verdicts
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.exits import COULD_NOT_RUN, stopped_by
+from workbench.data.comparison import ComparedPart, ComparisonResult, EvidenceChange
+from workbench.data.exits import stopped_by
 from workbench.data.files import write_file
-from workbench.data.record import Ratio, Verdict, encode_plain
+from workbench.data.record import Evidence, Ratio, Verdict
 from workbench.data.stats import median
 from workbench.data.units import duration
+from workbench.data.verdict import NO_VERDICT, word_of
 from workbench.reports import render, write_page
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
@@ -91,10 +93,46 @@ class ProgramComparison:
     @property
     def exit_code(self) -> int:
         """Exit code of the verdict; of a signal; 2 where a run failed or there is no verdict."""
-        if self.stopped:
-            return stopped_by(self.stopped)
+        return stopped_by(self.stopped) if self.stopped else self.result.exit_code
+
+    @property
+    def sentence(self) -> str:
+        """What ended the comparison early, and the verdict."""
         result = self.verdict
-        return COULD_NOT_RUN if self.failure or result is None else verdicts.EXIT[result.word]
+        if result is None:
+            return self.failure or "No verdict: two whole rounds are needed."
+        return f"{self.failure} {verdict_sentence(self, result)}".strip()
+
+    @property
+    def result(self) -> ComparisonResult:
+        """Result of the comparison: the time of a step or a run, and of the first step."""
+        verdict = self.verdict
+        word = NO_VERDICT if self.failure else word_of(verdict)
+        reason = verdict.reason if verdict else self.sentence
+        changes = tuple(evidence(self.rounds)) if verdict else ()
+        name = f"{unit_of(self.rounds)} of {' '.join(self.program)}"
+        part = ComparedPart(name, word, reason, verdict=verdict, evidence=changes)
+        return ComparisonResult("programs", *NAMES, self.sentence, [part])
+
+
+def evidence(rounds: Sequence[ProgramRun]) -> Iterator[EvidenceChange]:
+    """Yield the medians of a step or a run, and of the first step where each run has one."""
+
+    def change(name: str, both: Sequence[list[float]], interval: Ratio | None) -> EvidenceChange:
+        before, after = (Evidence(name, median(times), "s", "measured") for times in both)
+        return EvidenceChange(name, before, after, interval)
+
+    yield change(unit_of(rounds), [times_of(rounds, pinned) for pinned in (False, True)], None)
+    if (ratio := first_step(rounds)) is not None:
+        yield change("first step", first_times(rounds), ratio)
+
+
+def first_times(rounds: Sequence[ProgramRun]) -> list[list[float]]:
+    """Return the times of the first steps, without and with the table."""
+    return [
+        [run.first_s for run in rounds if run.pinned == pinned and run.first_s is not None]
+        for pinned in (False, True)
+    ]
 
 
 def program_runner(
@@ -263,10 +301,7 @@ def verdict_sentence(comparison: ProgramComparison, result: Verdict) -> str:
 
 def first_text(rounds: list[ProgramRun], ratio: Ratio) -> str:
     """Return the times of the first step and their ratio, with over without the table."""
-    times = [
-        median([run.first_s for run in rounds if run.pinned == pinned and run.first_s is not None])
-        for pinned in (False, True)
-    ]
+    times = [median(each) for each in first_times(rounds)]
     return (
         f"{duration(times[0])} without the table, {duration(times[1])} with it, from the process' "
         f"start; ratio {ratio.middle:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
@@ -288,14 +323,12 @@ def difference_text(each: OutputDifference) -> str:
 
 def document(comparison: ProgramComparison, page: Path) -> dict[str, Any]:
     """Return the keys of the JSON document."""
-    result, ratio = comparison.verdict, first_step(comparison.rounds)
     return {
         "action": "compare",
+        "comparison": comparison.result.plain(),
         "table": comparison.table,
         "program": comparison.program,
         "unit": unit_of(comparison.rounds),
-        "verdict": None if result is None else encode_plain(result),
-        "first_step": None if ratio is None else encode_plain(ratio),
         "outputs": [asdict(each) for each in comparison.agreement],
         "process_runs": [asdict(each) for each in comparison.runs],
         "lookups": comparison.lookups,
@@ -318,9 +351,6 @@ def draw(folder: Path, comparison: ProgramComparison) -> Path:
 def page_html(comparison: ProgramComparison) -> str:
     """Return the page."""
     result, ratio = comparison.verdict, first_step(comparison.rounds)
-    sentence = comparison.failure or "No verdict: two whole rounds are needed."
-    if result is not None:
-        sentence = f"{comparison.failure} {verdict_sentence(comparison, result)}".strip()
     runs = {
         "heads": ("round", "table", "step", "first step", "wall time", "steps"),
         "text": (1,),
@@ -335,7 +365,7 @@ def page_html(comparison: ProgramComparison) -> str:
         "workload_compare.html.j2",
         comparison=comparison,
         word=result.word if result else "",
-        sentence=sentence,
+        sentence=comparison.sentence,
         unit=unit_of(comparison.rounds),
         first=first_text(comparison.rounds, ratio) if ratio else "",
         runs=runs,

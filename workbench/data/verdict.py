@@ -8,19 +8,27 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from workbench.data import stats
-from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
+from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Comparison, Measured, Ratio, Record, Verdict, Word
 from workbench.spec import WorkbenchError
 
-EXIT: Mapping[Word, int] = {
-    "SAME": PASSED,
-    "FAST": PASSED,
-    "CLOCK": PASSED,
-    "SLOW": FAILED,
-    "INCONCLUSIVE": UNDECIDED,
+NO_VERDICT, SUSPECTED, STOPPED = "", "suspected ", "interrupted"
+# The exit code of each word that a comparison can end in.
+EXIT: Mapping[str, int] = {
+    **{"SAME": PASSED, "FAST": PASSED, "CLOCK": PASSED, "SLOW": FAILED, "INCONCLUSIVE": UNDECIDED},
+    NO_VERDICT: COULD_NOT_RUN,
+    STOPPED: INTERRUPTED,
+    # of machine code
+    **{"CHANGED": PASSED, "NEITHER": PASSED, "BETTER": PASSED, "FIXED": PASSED},
+    **{"WORSE": UNDECIDED, "FAILS": COULD_NOT_RUN},
+    # of a check of results, see `impl_check`
+    **{"right": PASSED, "unchecked": PASSED, "wrong": FAILED},
+    **{"other reference": UNDECIDED, "unproven": UNDECIDED},
+    # of an expected change, see `expected_change`
+    **{"met": PASSED, "not met": FAILED, "not measured": UNDECIDED},
 }
 # Worst first: a proven regression outweighs a comparison that could not run or decide.
-WORST = (FAILED, COULD_NOT_RUN, UNDECIDED, PASSED)
+WORST = (INTERRUPTED, FAILED, COULD_NOT_RUN, UNDECIDED, PASSED)
 
 
 class Incomparable(WorkbenchError, ValueError):
@@ -181,12 +189,7 @@ class Suspicion:
     @property
     def word(self) -> str:
         """Word in messages: `suspected SLOW`."""
-        return f"suspected {self.suspected}"
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code as of a verdict, but SLOW is only suspected and so counts as INCONCLUSIVE."""
-        return EXIT["INCONCLUSIVE"] if self.suspected == "SLOW" else EXIT[self.suspected]
+        return f"{SUSPECTED}{self.suspected}"
 
 
 def suspicion(
@@ -254,17 +257,22 @@ def p_value(result: Verdict, looks: int, confidence: float = 0.95) -> float:
     return worst
 
 
-def exit_code(verdicts: Iterable[Verdict | Suspicion | None]) -> int:
-    """Return the exit code of a suite, the worst of: 0 all the same, fast or of the clock; 1 one
-    slow; 2 one could not run (None), or nothing was compared; 3 one inconclusive."""
-    codes = {_exit_code(v) for v in verdicts}
+def exit_code(words: Iterable[str]) -> int:
+    """Return the worst exit code of these words; COULD_NOT_RUN where nothing was compared. SLOW is
+    undecided where it is only suspected."""
+    codes = {_exit_code(word) for word in words}
     return next((code for code in WORST if code in codes), COULD_NOT_RUN)
 
 
-def _exit_code(result: Verdict | Suspicion | None) -> int:
-    if result is None:
-        return COULD_NOT_RUN
-    return result.exit_code if isinstance(result, Suspicion) else EXIT[result.word]
+def _exit_code(word: str) -> int:
+    if word == f"{SUSPECTED}SLOW":
+        return UNDECIDED
+    return EXIT[word.removeprefix(SUSPECTED)]
+
+
+def word_of(result: Verdict | Suspicion | None) -> str:
+    """Return the word of a verdict; NO_VERDICT where there is none."""
+    return NO_VERDICT if result is None else result.word
 
 
 def holm_verdicts(comparisons: Sequence[Comparison]) -> list[Comparison]:

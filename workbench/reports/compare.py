@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.data import verdict
+from workbench.data.comparison import ComparedPart, ComparisonResult, time_changes
 from workbench.data.energy import energy_of, energy_ratio
 from workbench.data.record import (
     Comparison,
@@ -150,6 +151,22 @@ def troubles(compared: Compared) -> list[str]:
         for name, o in named
         if not isinstance(o, Record)
     ]
+
+
+def times_result(
+    shown_pairs: Sequence[Compared], names: tuple[str, str], words: Sequence[str] = ()
+) -> ComparisonResult:
+    """Return the result of comparisons of measured times, whose sides have these names. `words`
+    are what else decides."""
+    parts = [_part(each) for each in shown_pairs]
+    return ComparisonResult("times", *names, conclusion(shown_pairs), parts, words)
+
+
+def _part(compared: Compared) -> ComparedPart:
+    v, both = compared.comparison.verdict, (compared.left, compared.right)
+    reason = v.reason if v else "; ".join(troubles(compared))
+    changes = time_changes(*both, v.time if v else None)
+    return ComparedPart(compared.name, verdict.word_of(v), reason, both, v, changes)
 
 
 # Rows, for the terminal too.

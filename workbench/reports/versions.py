@@ -10,10 +10,12 @@ from typing import Any
 
 from workbench.code.code_pair import MEANINGS, ORDER, CodePair, pairs_of, prediction_of, ranked
 from workbench.data.clock import epoch_of
+from workbench.data.comparison import ComparedPart, ComparisonResult, time_changes
 from workbench.data.compiled_code import CodeVersions, CompiledCode
 from workbench.data.impl_check import WORDS, worst_first
 from workbench.data.record import Comparison, Outcome, Resources, Run
 from workbench.data.units import amount, quantity
+from workbench.data.verdict import STOPPED
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.reports.tables import Columns, table
@@ -52,6 +54,35 @@ def changes_of(
     ended_s = max((epoch_of(each.at) for each in (*outcomes, *comparisons)), default=0.0)
     seconds = max(0.0, ended_s - epoch_of(run.started))
     return CodeChanges(run, pairs_of(run, outcomes, comparisons), seconds, state != "complete")
+
+
+def code_result(changes: CodeChanges, words: Sequence[str] = ()) -> ComparisonResult:
+    """Return the result of machine code. `words` are what else decides; the code of no config is
+    the same."""
+    pairs, versions = ranked(changes.pairs), changes.versions
+    ended = [STOPPED] * changes.interrupted + ["SAME"] * (not pairs)
+    more = {
+        "interrupted": changes.interrupted,
+        "tune_again": tune_again(pairs),
+        "left_out": [{"reason": reason, "configs": many} for reason, many in changes.left_out],
+    }
+    names, parts = (versions.before, versions.after), [_part(pair) for pair in pairs]
+    return ComparisonResult(
+        "machine code", *names, conclusion(changes), parts, [*words, *ended], more
+    )
+
+
+def _part(pair: CodePair) -> ComparedPart:
+    more = {
+        "code": pair.word,
+        "worse": list(pair.worse),
+        "better": list(pair.better),
+        "tuned": pair.tuned,
+        "unmeasured": pair.unmeasured,
+    }
+    both, name = (pair.before, pair.after), f"{case_name(pair)} on {pair.case.device}"
+    changes = time_changes(*both)
+    return ComparedPart(name, pair.decided, pair.reasons, both, pair.measured, changes, more)
 
 
 def page(
