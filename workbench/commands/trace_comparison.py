@@ -25,7 +25,6 @@ from workbench.data.expected_change import (
     longest_counted,
 )
 from workbench.data.units import duration
-from workbench.data.verdict import SUSPECTED
 from workbench.reports.run_index import write_run_page
 from workbench.traces.trace_compare import (
     KernelChange,
@@ -90,7 +89,7 @@ def traces_result(
 ) -> ComparisonResult:
     """Return the result of two traces. The counters that a change was to move decide, if any."""
     names = result.before.name, result.after.name
-    part = ComparedPart("all kernels", word_of(result), result.reason, evidence=result.figures)
+    part = ComparedPart("all kernels", result.shown_word, result.reason, evidence=result.figures)
     parts = [
         ComparedPart(each.text, each.state, more={"metric": asdict(each)}) for each in expected
     ]
@@ -130,18 +129,13 @@ def _page(
 
     identity = run_id("compare", "traces")
     title = options.expect or ""
-    html = comparison_page(result, options.command, identity, timestamp(), title, expected)
+    html = comparison_page(result, options.command, timestamp(), title, expected)
     return write_run_page(folder_of(options.out, identity), html)
-
-
-def word_of(result: TraceComparison) -> str:
-    """Return the word: of what profilers recorded apart in time, a difference is suspected."""
-    return result.word if result.word in ("SAME", "INCONCLUSIVE") else f"{SUSPECTED}{result.word}"
 
 
 def sentence(result: TraceComparison) -> str:
     """Return the word and its reason as a sentence."""
-    word = word_of(result)
+    word = result.shown_word
     return f"{word[:1].upper()}{word[1:]}: {result.reason}; the traces were taken apart in time."
 
 

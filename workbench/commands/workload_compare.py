@@ -363,6 +363,9 @@ def page_html(comparison: ProgramComparison) -> str:
     }
     return render(
         "workload_compare.html.j2",
+        title="A program with and without tuned configs",
+        about=[("Program", " ".join(comparison.program)), ("Table", comparison.table)],
+        command=comparison.command,
         comparison=comparison,
         word=result.word if result else "",
         sentence=comparison.sentence,

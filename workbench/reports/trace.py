@@ -332,7 +332,6 @@ def _plain(record: Record) -> tuple[str, str, str]:
 def comparison_page(
     result: TraceComparison,
     command: str,
-    run: str,
     at: str,
     change: str = "",
     expected: Sequence[ExpectationResult] = (),
@@ -341,14 +340,16 @@ def comparison_page(
     `change`."""
     return render(
         "trace_compare.html.j2",
-        result=result,
+        title="Two traces",
+        about=[("Before", result.before.name), ("After", result.after.name)],
+        word=result.shown_word,
+        sentence=f"{result.reason[:1].upper()}{result.reason[1:]}.",
         figures=table(CHANGES, result.figures),
         kernels=table(KERNELS, result.kernels, FOLDED, lambda each: each.word == "slower"),
         metrics=[(name, table(CHANGES, changes)) for name, changes in result.metrics if changes],
         change=change,
         expected=table(EXPECTED, expected, bad=lambda each: each.state == "not met"),
         command=command,
-        run=run,
         at=at,
     )
 

@@ -14,6 +14,7 @@ from typing import Literal
 from workbench.data.comparison import EvidenceChange
 from workbench.data.record import Evidence, Finding, Profile
 from workbench.data.units import amount, percent, reading
+from workbench.data.verdict import SUSPECTED
 
 Word = Literal["SLOW", "FAST", "SAME", "INCONCLUSIVE"]
 Change = Literal["slower", "faster", "same", "unknown", "new", "gone"]
@@ -79,6 +80,11 @@ class TraceComparison:
     figures: tuple[EvidenceChange, ...]
     kernels: tuple[KernelChange, ...]  # the largest difference first
     metrics: tuple[tuple[str, tuple[EvidenceChange, ...]], ...]  # by kernel, largest first
+
+    @property
+    def shown_word(self) -> str:
+        """The word: of what profilers recorded apart in time, a difference is suspected."""
+        return self.word if self.word in ("SAME", "INCONCLUSIVE") else f"{SUSPECTED}{self.word}"
 
 
 def compare(before: TraceOperand, after: TraceOperand, threshold: float) -> TraceComparison:
