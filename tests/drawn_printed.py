@@ -23,6 +23,7 @@ from workbench.backend.cluster.spread import references_text
 from workbench.code.code_pair import MEANINGS, CodePair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
+from workbench.commands.result import plain_record
 from workbench.commands.workload_tune import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
@@ -259,8 +260,9 @@ def code_of(dice: random.Random, case: Case) -> Outcome:
 
 
 def expected_of(pair: CodePair) -> Mapping[str, Any]:
-    plain = code_table.plain_pair(pair)
-    return {"expected_s": {name: plain[name].get("expected_s") for name in ("before", "after")}}
+    both = {"before": pair.before, "after": pair.after}
+    plain = {name: plain_record(o) for name, o in both.items() if isinstance(o, Record)}
+    return {"expected_s": {name: plain.get(name, {}).get("expected_s") for name in both}}
 
 
 def printed_code() -> Rows:

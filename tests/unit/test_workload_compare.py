@@ -164,7 +164,7 @@ def number(tmp_path):
 def test_a_faster_program_is_fast_and_its_outputs_are_compared(tmp_path):
     document, page, printed = command(tmp_path, "0.010", "0.009")
     assert part_of(document)["verdict"]["word"] == "FAST" and document["unit"] == "step"
-    assert part_of(document)["evidence"][1]["interval"]["middle"] == pytest.approx(0.1)
+    assert part_of(document)["first_step"]["middle"] == pytest.approx(0.1)
     order = [each["pinned"] for each in document["process_runs"]]
     assert order == [False, True, True, False] * 3
     loss, same = document["outputs"]
@@ -176,7 +176,7 @@ def test_a_faster_program_is_fast_and_its_outputs_are_compared(tmp_path):
 @pytest.mark.nightly
 def test_runs_that_import_at_once_take_turns(tmp_path):
     document, page, _ = command(tmp_path, "0.010", "0.009", "alone", rounds=2, at_once=3)
-    assert part_of(document)["evidence"][1]["interval"]["middle"] == pytest.approx(0.1)
+    assert part_of(document)["first_step"]["middle"] == pytest.approx(0.1)
     assert part_of(document)["verdict"]["time"]["high"] < 0.91 and document["failure"] is None
     order = [each["pinned"] for each in document["process_runs"]]
     assert order == [False, True, True, False]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from workbench.commands.comparison import (
     Pair,
     PairMaker,
     compare_pair,
+    comparison_of,
     draw_comparisons,
     require_gpu,
     say_begin,
@@ -48,9 +50,9 @@ from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.stored import stored_runs
 from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.comparison import ComparedPart, ComparisonResult, Kind, time_changes
+from workbench.data.comparison import ComparisonResult, Kind, Part, compared_part
 from workbench.data.exits import INTERRUPTED
-from workbench.data.record import Comparison, Measured, Outcome, Profile, Record, Run
+from workbench.data.record import Measured, Outcome, Profile, Record, Run
 from workbench.data.selection import select
 from workbench.data.units import duration
 from workbench.device import hardware
@@ -90,10 +92,15 @@ class CompareCommand:
             flags |= {"also": f"--also {' '.join(options.also)}"}
             alike = [flags[name] for name in refused if refused[name] == sentence]
             raise CommandError(sentence.format(" and ".join(alike)))
-        return kind.compare(self)
+        if not kind.place:
+            return self.compare_operands()
+        module, _, name = kind.place.rpartition(".")
+        compare = getattr(import_module(f"workbench.commands.{module}"), name)
+        return int(compare(options, self.console))
 
     def compare_operands(self) -> int:
-        """Compare two Impls, configs or revisions on the GPU. Returns the exit code."""
+        """Compare two Impls, configs or revisions on the GPU. Returns the exit code. Raises
+        CommandError where they are not two of one kernel."""
         options = self.options
         if not (options.left and options.right):
             raise CommandError(
@@ -186,11 +193,6 @@ class StoredRuns:
     outcomes: tuple[Sequence[Outcome], Sequence[Outcome]]
     pairs: Sequence[tuple[Record, Record]]
 
-    @property
-    def last(self) -> Run:
-        """Return the right run."""
-        return self.runs[1]
-
 
 def compare_runs(options: CompareOptions, console: Console) -> int:
     """Compare the winners of two stored runs, at each size that both hold. They were not
@@ -208,9 +210,12 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
             f"One of {options.left} and {options.right} is measured and the other is predicted; "
             "name two runs of one kind."
         )
-    compare = _suspicion if kinds[0][0] else _predicted
-    parts = [compare(pair, len(stored.pairs) > 1, options.threshold) for pair in stored.pairs]
-    lines = [part.reason for part in parts]
+    compare, several = _suspicion if kinds[0][0] else _predicted, len(stored.pairs) > 1
+    parts = []
+    for pair in stored.pairs:
+        at = f" at {sizes_text(pair[0].case.sizes)}" if several else ""
+        parts.append(compare(pair, at, options.threshold))
+    lines = [part["reason"] for part in parts]
     page = _stored_page(options, stored, lines)
     for line in lines:
         say_result(console, line, "bold", whole=False)
@@ -218,50 +223,34 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     kind: Kind = "stored times" if kinds[0][0] else "predicted times"
     result = ComparisonResult(kind, options.left, options.right, " ".join(lines), parts)
     records = [record for pair in stored.pairs for record in pair]
-    run = RunResult(stored.last, records, page=page)
+    run = RunResult(stored.runs[1], records, page=page)
     return write_comparison(options, "compare", result, [run])
 
 
-def _suspicion(pair: tuple[Record, Record], several: bool, threshold: float) -> ComparedPart:
+def _suspicion(pair: tuple[Record, Record], at: str, threshold: float) -> Part:
     """Return what two measured times let one suspect."""
     left, right = (r.timing for r in pair)
     assert isinstance(left, Measured) and isinstance(right, Measured)
     result = verdict.suspicion(left, right, threshold)
     word = f"{result.word[:1].upper()}{result.word[1:]}"
-    text = f"{word}{_sizes_of(pair, several)}: {result.reason}. {_operand_times(pair)}."
-    return ComparedPart(
-        _name(pair[1]), result.word, text, pair, evidence=time_changes(*pair, result.time)
-    )
+    text = f"{word}{at}: {result.reason}. {_operand_times(pair)}."
+    return compared_part(pair[1].case.label, result.word, text, pair, suspected=asdict(result))
 
 
-def _predicted(pair: tuple[Record, Record], several: bool, _: float) -> ComparedPart:
+def _predicted(pair: tuple[Record, Record], at: str, _: float) -> Part:
     """Return two predicted times beside each other: no verdict follows from them."""
-    changes = time_changes(*pair)
+    ratio = pair[1].time_s / pair[0].time_s
     text = (
-        f"Right over left {changes[0].ratio:.3f}x{_sizes_of(pair, several)}, predicted, so no "
-        f"verdict. {_operand_times(pair)}; {factor_words(pair)}."
+        f"Right over left {ratio:.3f}x{at}, predicted, so no verdict. {_operand_times(pair)}; "
+        f"{factor_words(pair)}."
     )
-    return ComparedPart(_name(pair[1]), "INCONCLUSIVE", text, pair, evidence=changes)
-
-
-def _sizes_of(pair: tuple[Record, Record], several: bool) -> str:
-    return f" at {sizes_text(pair[0].case.sizes)}" if several else ""
-
-
-def _name(record: Record) -> str:
-    case = record.case
-    return f"{case.kernel} {case.impl}, {sizes_text(case.sizes, ' ')}, {case.dtype}"
+    return compared_part(pair[1].case.label, "INCONCLUSIVE", text, pair, predicted_ratio=ratio)
 
 
 def _operand_times(pair: tuple[Record, Record]) -> str:
     """Return config and time of both runs' winners."""
     each = (f"{r.case.label}, {'' if r.is_measured else '~'}{duration(r.time_s)}" for r in pair)
     return "Left: {}; right: {}".format(*each)
-
-
-def _names(pair: tuple[Record, Record]) -> tuple[str, str]:
-    left, right = (f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in pair)
-    return left, right
 
 
 def _stored_pairs(options: CompareOptions) -> StoredRuns:
@@ -334,23 +323,20 @@ def _stored_page(options: CompareOptions, stored: StoredRuns, lines: Sequence[st
     from workbench.reports.figures.curve_data import paired_curves
 
     run = replace(
-        stored.last,
-        id=run_id("compare", stored.last.kernel),
+        stored.runs[1],
+        id=run_id("compare", stored.runs[1].kernel),
         engine="compare",
         name="runs",
         command=options.command,
         started=timestamp(),
     )
-    outcomes, comparisons = [], []
+    outcomes, comparisons = list[Outcome](), []
     for n, pair in enumerate(stored.pairs):
         # the same config in both runs has the same key, but the page needs two different keys
-        left, right = (
-            replace(r, key=f"{place}{n}") for r, place in zip(pair, ("left", "right"), strict=True)
-        )
-        outcomes += [left, right]
-        c = right.case
-        both = (*_names(pair), left.key, right.key, None)
-        comparisons.append(Comparison(run.id, run.started, c.kernel, c.sizes, c.dtype, *both))
+        both = [replace(r, key=f"{n}{place}") for place, r in enumerate(pair)]
+        names = (f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in pair)
+        outcomes += both
+        comparisons.append(comparison_of(run, list(zip(both, names, strict=True)), None))
     curves = paired_curves(stored.runs, stored.outcomes)
     html = page(run, outcomes, comparisons, " ".join(lines), curves=curves)
     return write_run_page(folder_of(options.out, run.id), html)
@@ -369,26 +355,7 @@ class OperandKind:
 
     accepts: Callable[[CompareOptions], bool]
     refused: Mapping[str, str]  # by option: a sentence with {} for all options that have it
-    compare: Callable[[CompareCommand], int]
-
-
-def _compare_compilers(command: CompareCommand) -> int:
-    from workbench.commands.compiler_comparison import CompilerComparison
-
-    return CompilerComparison(command.options, command.console).go()
-
-
-def _compare_emulated(command: CompareCommand) -> int:
-    from workbench.commands.metal_comparison import compare_on_emulator
-
-    return compare_on_emulator(command.options, command.console)
-
-
-def _compare_traces(command: CompareCommand) -> int:
-    from workbench.commands.trace_comparison import compare_traces, trace_operands
-
-    options = command.options
-    return compare_traces(options, trace_operands(options), command.console)
+    place: str  # module and function that compares, by the options and the console
 
 
 def _is_for_apple(options: CompareOptions) -> bool:
@@ -417,15 +384,17 @@ KINDS = (  # the first that accepts
             **dict.fromkeys(("left", "right"), NO_OPERANDS),
             **dict.fromkeys(("also", "require", "trust"), OF_COMPILERS),
         },
-        _compare_compilers,
+        "compiler_comparison.compare_compilers",
     ),
     OperandKind(
-        _is_for_apple, dict.fromkeys(("also", "expect", "impl"), OF_EMULATED), _compare_emulated
+        _is_for_apple,
+        dict.fromkeys(("also", "expect", "impl"), OF_EMULATED),
+        "metal_comparison.compare_on_emulator",
     ),
     OperandKind(
         are_traces,
         {"device": NO_DEVICE, **dict.fromkeys(("also", "events_file"), OF_TRACES)},
-        _compare_traces,
+        "trace_comparison.compare_traces",
     ),
     OperandKind(
         lambda options: is_run(options.left) and is_run(options.right),
@@ -434,11 +403,7 @@ KINDS = (  # the first that accepts
             "expect": NO_EXPECTATION,
             **dict.fromkeys(("also", "events_file"), OF_RUNS),
         },
-        lambda command: compare_runs(command.options, command.console),
+        "compare.compare_runs",
     ),
-    OperandKind(
-        lambda options: True,
-        {"device": NO_DEVICE, "expect": NO_EXPECTATION},
-        CompareCommand.compare_operands,
-    ),
+    OperandKind(lambda options: True, {"device": NO_DEVICE, "expect": NO_EXPECTATION}, ""),
 )

@@ -108,6 +108,11 @@ def is_interactive() -> bool:
 # The command
 
 
+def compare_compilers(options: CompareOptions, console: Console) -> int:
+    """Compare the versions of `--triton`. Returns the exit code; see `CompilerComparison.go`."""
+    return CompilerComparison(options, console).go()
+
+
 @dataclass
 class CompilerComparison:
     """One comparison of two compilers from the options to the page."""

@@ -98,18 +98,14 @@ class GateMeasured:
     def plain(self, left_out: Sequence[LeftOut]) -> dict[str, Any]:
         """Return this as plain data, with all that was left out."""
         run = self.result
-        return {
-            "nothing": self.nothing,
-            "left_out": [asdict(left) for left in left_out],
-            "run": run
-            and {
-                "run": encode_plain(run.run),
-                "outcomes": encode_plain(run.outcomes),
-                "comparisons": encode_plain(run.comparisons),
-                "state": run.state,
-                "events": str(run.events),
-            },
+        names = ("run", "outcomes", "comparisons")
+        plain = run and {
+            **{name: encode_plain(getattr(run, name)) for name in names},
+            "state": run.state,
+            "events": str(run.events),
         }
+        left = [asdict(each) for each in left_out]
+        return {"nothing": self.nothing, "left_out": left, "run": plain}
 
 
 @dataclass

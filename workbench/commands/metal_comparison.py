@@ -20,7 +20,7 @@ from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import Recorder
 from workbench.commands.sizes import check_dtype
 from workbench.data import verdict
-from workbench.data.comparison import ComparedPart, ComparisonResult, time_changes
+from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.exits import COULD_NOT_RUN
 from workbench.data.record import Record
 from workbench.data.units import reading
@@ -74,8 +74,7 @@ class EmulatedComparison(MeasureCommand):
         self.console.print(f"right against left: {_counts(left, right)}")
         reason = _because(word, left, right)
         say_result(self.console, f"{word}. {reason}", "bold", whole=False)
-        part = ComparedPart(left.case.kernel, word, reason, (left, right),
-                            evidence=time_changes(left, right))  # fmt: skip
+        part = compared_part(left.case.kernel, word, reason, (left, right))
         names = left.case.label, right.case.label
         self.result = ComparisonResult("predicted times", *names, f"{word}. {reason}", [part])
 

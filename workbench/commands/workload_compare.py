@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -19,10 +18,10 @@ from workbench.commands.options import OptionError, WorkloadCompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.comparison import ComparedPart, ComparisonResult, EvidenceChange
+from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.exits import stopped_by
 from workbench.data.files import write_file
-from workbench.data.record import Evidence, Ratio, Verdict
+from workbench.data.record import Ratio, Verdict, encode_plain
 from workbench.data.stats import median
 from workbench.data.units import duration
 from workbench.data.verdict import NO_VERDICT, word_of
@@ -105,34 +104,14 @@ class ProgramComparison:
 
     @property
     def result(self) -> ComparisonResult:
-        """Result of the comparison: the time of a step or a run, and of the first step."""
+        """Result of the comparison: of a step or a run, with the ratio of the first steps."""
         verdict = self.verdict
         word = NO_VERDICT if self.failure else word_of(verdict)
         reason = verdict.reason if verdict else self.sentence
-        changes = tuple(evidence(self.rounds)) if verdict else ()
+        first, plain = encode_plain(first_step(self.rounds)), encode_plain(verdict)
         name = f"{unit_of(self.rounds)} of {' '.join(self.program)}"
-        part = ComparedPart(name, word, reason, verdict=verdict, evidence=changes)
+        part = compared_part(name, word, reason, verdict=plain, first_step=first)
         return ComparisonResult("programs", *NAMES, self.sentence, [part])
-
-
-def evidence(rounds: Sequence[ProgramRun]) -> Iterator[EvidenceChange]:
-    """Yield the medians of a step or a run, and of the first step where each run has one."""
-
-    def change(name: str, both: Sequence[list[float]], interval: Ratio | None) -> EvidenceChange:
-        before, after = (Evidence(name, median(times), "s", "measured") for times in both)
-        return EvidenceChange(name, before, after, interval)
-
-    yield change(unit_of(rounds), [times_of(rounds, pinned) for pinned in (False, True)], None)
-    if (ratio := first_step(rounds)) is not None:
-        yield change("first step", first_times(rounds), ratio)
-
-
-def first_times(rounds: Sequence[ProgramRun]) -> list[list[float]]:
-    """Return the times of the first steps, without and with the table."""
-    return [
-        [run.first_s for run in rounds if run.pinned == pinned and run.first_s is not None]
-        for pinned in (False, True)
-    ]
 
 
 def program_runner(
@@ -301,7 +280,10 @@ def verdict_sentence(comparison: ProgramComparison, result: Verdict) -> str:
 
 def first_text(rounds: list[ProgramRun], ratio: Ratio) -> str:
     """Return the times of the first step and their ratio, with over without the table."""
-    times = [median(each) for each in first_times(rounds)]
+    times = [
+        median([run.first_s for run in rounds if run.pinned == pinned and run.first_s is not None])
+        for pinned in (False, True)
+    ]
     return (
         f"{duration(times[0])} without the table, {duration(times[1])} with it, from the process' "
         f"start; ratio {ratio.middle:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"

@@ -13,19 +13,21 @@ from workbench.data.record import Comparison, Measured, Ratio, Record, Verdict, 
 from workbench.spec import WorkbenchError
 
 NO_VERDICT, SUSPECTED, STOPPED = "", "suspected ", "interrupted"
-# The exit code of each word that a comparison can end in.
+# The words that a comparison, a part of it, a check of results or an expected change can end in
+PASSES = (
+    *("SAME", "FAST", "CLOCK", "suspected SAME", "suspected FAST", "suspected CLOCK"),
+    *("CHANGED", "NEITHER", "BETTER", "FIXED", "right", "unchecked", "met"),
+)
+UNDECIDED_WORDS = (
+    *("INCONCLUSIVE", "suspected INCONCLUSIVE", "suspected SLOW", "WORSE"),
+    *("other reference", "unproven", "not measured"),
+)
 EXIT: Mapping[str, int] = {
-    **{"SAME": PASSED, "FAST": PASSED, "CLOCK": PASSED, "SLOW": FAILED, "INCONCLUSIVE": UNDECIDED},
-    NO_VERDICT: COULD_NOT_RUN,
+    **dict.fromkeys(PASSES, PASSED),
+    **dict.fromkeys(UNDECIDED_WORDS, UNDECIDED),
+    **dict.fromkeys(("SLOW", "wrong", "not met"), FAILED),
+    **dict.fromkeys((NO_VERDICT, "FAILS"), COULD_NOT_RUN),
     STOPPED: INTERRUPTED,
-    # of machine code
-    **{"CHANGED": PASSED, "NEITHER": PASSED, "BETTER": PASSED, "FIXED": PASSED},
-    **{"WORSE": UNDECIDED, "FAILS": COULD_NOT_RUN},
-    # of a check of results, see `impl_check`
-    **{"right": PASSED, "unchecked": PASSED, "wrong": FAILED},
-    **{"other reference": UNDECIDED, "unproven": UNDECIDED},
-    # of an expected change, see `expected_change`
-    **{"met": PASSED, "not met": FAILED, "not measured": UNDECIDED},
 }
 # Worst first: a proven regression outweighs a comparison that could not run or decide.
 WORST = (INTERRUPTED, FAILED, COULD_NOT_RUN, UNDECIDED, PASSED)
@@ -258,16 +260,9 @@ def p_value(result: Verdict, looks: int, confidence: float = 0.95) -> float:
 
 
 def exit_code(words: Iterable[str]) -> int:
-    """Return the worst exit code of these words; COULD_NOT_RUN where nothing was compared. SLOW is
-    undecided where it is only suspected."""
-    codes = {_exit_code(word) for word in words}
+    """Return the worst exit code of these words; COULD_NOT_RUN where nothing was compared."""
+    codes = {EXIT[word] for word in words}
     return next((code for code in WORST if code in codes), COULD_NOT_RUN)
-
-
-def _exit_code(word: str) -> int:
-    if word == f"{SUSPECTED}SLOW":
-        return UNDECIDED
-    return EXIT[word.removeprefix(SUSPECTED)]
 
 
 def word_of(result: Verdict | Suspicion | None) -> str:

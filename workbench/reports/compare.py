@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.data import verdict
-from workbench.data.comparison import ComparedPart, ComparisonResult, time_changes
+from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.energy import energy_of, energy_ratio
 from workbench.data.record import (
     Comparison,
@@ -21,6 +21,7 @@ from workbench.data.record import (
     Record,
     Run,
     Verdict,
+    encode_plain,
     metrics,
 )
 from workbench.data.selection import memory_bound, rate, ridge_of
@@ -158,15 +159,13 @@ def times_result(
 ) -> ComparisonResult:
     """Return the result of comparisons of measured times, whose sides have these names. `words`
     are what else decides."""
-    parts = [_part(each) for each in shown_pairs]
+    parts = []
+    for each in shown_pairs:
+        v, both = each.comparison.verdict, (each.left, each.right)
+        reason = v.reason if v else "; ".join(troubles(each))
+        word, plain = verdict.word_of(v), encode_plain(v)
+        parts.append(compared_part(each.name, word, reason, both, verdict=plain))
     return ComparisonResult("times", *names, conclusion(shown_pairs), parts, words)
-
-
-def _part(compared: Compared) -> ComparedPart:
-    v, both = compared.comparison.verdict, (compared.left, compared.right)
-    reason = v.reason if v else "; ".join(troubles(compared))
-    changes = time_changes(*both, v.time if v else None)
-    return ComparedPart(compared.name, verdict.word_of(v), reason, both, v, changes)
 
 
 # Rows, for the terminal too.

@@ -370,13 +370,9 @@ CHANGES: Columns = (
     ("", lambda each: each.name),
     ("before", lambda each: _figure(each.before)),
     ("after", lambda each: _figure(each.after)),
-    ("change", lambda each: _percent_change(each.ratio)),
+    ("change", lambda each: percent_change(each.ratio)),
     ("target", lambda each: each.after.target),
 )
-
-
-def _percent_change(ratio: float | None) -> str:
-    return "" if ratio is None else percent_change(ratio)
 
 
 def _figure(evidence: Evidence) -> str:
@@ -402,7 +398,7 @@ KERNELS: Columns = (
     ("total before", lambda each: _time(each.before.total_s) if each.before else ""),
     ("after", lambda each: _time(each.after.total_s) if each.after else ""),
     ("difference", _difference),
-    ("one launch", lambda each: _percent_change(each.ratio)),
+    ("one launch", lambda each: percent_change(each.ratio)),
     ("95 % interval", _interval),
     ("", lambda each: each.word),
 )

@@ -10,10 +10,10 @@ from typing import Any
 
 from workbench.code.code_pair import MEANINGS, ORDER, CodePair, pairs_of, prediction_of, ranked
 from workbench.data.clock import epoch_of
-from workbench.data.comparison import ComparedPart, ComparisonResult, time_changes
+from workbench.data.comparison import ComparisonResult, Part, compared_part
 from workbench.data.compiled_code import CodeVersions, CompiledCode
 from workbench.data.impl_check import WORDS, worst_first
-from workbench.data.record import Comparison, Outcome, Resources, Run
+from workbench.data.record import Comparison, Outcome, Resources, Run, encode_plain
 from workbench.data.units import amount, quantity
 from workbench.data.verdict import STOPPED
 from workbench.device.error_band import devices_words
@@ -72,17 +72,14 @@ def code_result(changes: CodeChanges, words: Sequence[str] = ()) -> ComparisonRe
     )
 
 
-def _part(pair: CodePair) -> ComparedPart:
-    more = {
-        "code": pair.word,
-        "worse": list(pair.worse),
-        "better": list(pair.better),
-        "tuned": pair.tuned,
-        "unmeasured": pair.unmeasured,
-    }
+def _part(pair: CodePair) -> Part:
     both, name = (pair.before, pair.after), f"{case_name(pair)} on {pair.case.device}"
-    changes = time_changes(*both)
-    return ComparedPart(name, pair.decided, pair.reasons, both, pair.measured, changes, more)
+    return compared_part(
+        name, pair.decided, pair.reasons, both,
+        code=pair.word, worse=pair.worse, better=pair.better, tuned=pair.tuned,
+        predicted_ratio=pair.predicted_ratio, verdict=encode_plain(pair.measured),
+        unmeasured=pair.unmeasured,
+    )  # fmt: skip
 
 
 def page(

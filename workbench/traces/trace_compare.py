@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 
 from workbench.data.comparison import EvidenceChange
@@ -144,19 +145,10 @@ def _kernels(
 ) -> Iterator[KernelChange]:
     """Yield the kernels of both traces, joined by their normal names, those of one name in the
     order of the file."""
-    rest = _group_by_name(after)
-    for (name, _), mine in _group_by_name(before).items():
-        others = rest.pop((name, _), [])
-        for n, old in enumerate(mine):
-            new = others[n] if n < len(others) else None
-            yield (
-                _change(name, old, new, threshold) if new else KernelChange(name, old, None, "gone")
-            )
-        for extra in others[len(mine) :]:
-            yield KernelChange(name, None, extra, "new")
-    for (name, _), added in rest.items():
-        for extra in added:
-            yield KernelChange(name, None, extra, "new")
+    old, new = _group_by_name(before), _group_by_name(after)
+    for key in {**old, **new}:
+        for a, b in zip_longest(old.get(key, ()), new.get(key, ())):
+            yield _change(key[0], a, b, threshold)
 
 
 def _group_by_name(profiles: Sequence[Profile]) -> dict[tuple[str, str], list[Profile]]:
@@ -172,7 +164,9 @@ def _launch(profile: Profile) -> tuple[int, str]:
     return int(profile.launch) if profile.launch.isdecimal() else 0, profile.launch
 
 
-def _change(name: str, old: Profile, new: Profile, threshold: float) -> KernelChange:
+def _change(name: str, old: Profile | None, new: Profile | None, threshold: float) -> KernelChange:
+    if old is None or new is None:
+        return KernelChange(name, old, new, "gone" if new is None else "new")
     a, b = old.median_s or _mean(old), new.median_s or _mean(new)
     if not a or not b:
         return KernelChange(name, old, new, "unknown")
@@ -343,6 +337,8 @@ def _window_verdict(
     return "INCONCLUSIVE", f"{about}, and no kernel is {way}: idle time of one window has no spread"
 
 
-def percent_change(ratio: float) -> str:
-    """Return a ratio as a change: `+3.2 %`, or from three on `3.4 times`."""
+def percent_change(ratio: float | None) -> str:
+    """Return a ratio as a change: `+3.2 %`, or from three on `3.4 times`; empty where unknown."""
+    if ratio is None:
+        return ""
     return f"{ratio:.3g} times" if ratio >= 3 else f"{100 * (ratio - 1):+.3g} %"
