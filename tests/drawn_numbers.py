@@ -125,7 +125,8 @@ def suspicions() -> Rows:
         clocks = dice.choice(((None, None), (1700.0, 1700.0), (1500.0, 1800.0)))
         left, right = replace(left, sm_mhz=clocks[0]), replace(right, sm_mhz=clocks[1])
         result = verdict.suspicion(left, right, 0.01, dice.choice((0.0, 0.05)))
-        yield f"{text_of(result)} {result.word} {verdict.exit_code([result.word])}"
+        word = f"{verdict.SUSPECTED}{result.word}"
+        yield f"{text_of(result)} {word} {verdict.exit_code([word])}"
 
 
 def places_on_cores() -> Rows:

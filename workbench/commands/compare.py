@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,9 +52,10 @@ from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.comparison import ComparisonResult, Kind, Part, compared_part
 from workbench.data.exits import INTERRUPTED
-from workbench.data.record import Measured, Outcome, Profile, Record, Run
+from workbench.data.record import Measured, Outcome, Profile, Record, Run, encode_plain
 from workbench.data.selection import select
 from workbench.data.units import duration
+from workbench.data.verdict import SUSPECTED
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
 from workbench.reports.compare import compared_of, times_result
@@ -232,9 +233,9 @@ def _suspicion(pair: tuple[Record, Record], at: str, threshold: float) -> Part:
     left, right = (r.timing for r in pair)
     assert isinstance(left, Measured) and isinstance(right, Measured)
     result = verdict.suspicion(left, right, threshold)
-    word = f"{result.word[:1].upper()}{result.word[1:]}"
-    text = f"{word}{at}: {result.reason}. {_operand_times(pair)}."
-    return compared_part(pair[1].case.label, result.word, text, pair, suspected=asdict(result))
+    word = f"{SUSPECTED}{result.word}"
+    text = f"Suspected {result.word}{at}: {result.reason}. {_operand_times(pair)}."
+    return compared_part(pair[1].case.label, word, text, pair, verdict=encode_plain(result))
 
 
 def _predicted(pair: tuple[Record, Record], at: str, _: float) -> Part:

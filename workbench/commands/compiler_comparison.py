@@ -129,7 +129,8 @@ class CompilerComparison:
         worse, 0, or 130 after Ctrl-C. Raises CommandError, CompilerError, CatalogError or
         UnknownDevice."""
         options = self.options
-        self._check()
+        if len(options.kernel) != 1 and (options.impl or options.sizes):
+            raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
         devices = devices_of(options.device)
         chooser = self._chooser()
         check_outputs(options)
@@ -145,12 +146,6 @@ class CompilerComparison:
                 )
             with stored_runs(options.database, reading=False) as history:
                 return self._go(pools, compilers, chooser, devices, history)
-
-    def _check(self) -> None:
-        """Raise CommandError for options that are of one kernel."""
-        options = self.options
-        if len(options.kernel) != 1 and (options.impl or options.sizes):
-            raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
 
     def _chooser(self) -> ConfigChooser:
         options = self.options

@@ -58,7 +58,6 @@ from workbench.data.verdict import STOPPED
 from workbench.device import hardware
 from workbench.device.hardware import METAL
 from workbench.reports import compare
-from workbench.reports.compare import Compared
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.changed_kernels import (
     ChangedKernels,
@@ -249,7 +248,8 @@ class GateCommand:
 
         def obtain(recorder: Recorder) -> None:
             for pair in pairs:
-                self._say(compare_pair(pair, recorder, options.threshold))
+                cells = compare.line(compare_pair(pair, recorder, options.threshold))
+                self.console.print("  ".join(filter(None, cells)), soft_wrap=True)
 
         recorder = opened.recorder(run)
         draw = partial(draw_comparisons, folder=folder)
@@ -335,11 +335,6 @@ class GateCommand:
         """Report that there is no pair. Returns 0, or 2 if a named kernel could not run."""
         text = f"Nothing to compare with {self.options.baseline}: {reason}."
         return self.report.end_without_pairs("times", text, reason)
-
-    def _say(self, compared: Compared) -> None:
-        self.console.print(
-            "  ".join(cell for cell in compare.line(compared) if cell), soft_wrap=True
-        )
 
 
 def check_own_files(files: Sequence[Path]) -> None:

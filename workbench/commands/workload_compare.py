@@ -24,7 +24,7 @@ from workbench.data.files import write_file
 from workbench.data.record import Ratio, Verdict, encode_plain
 from workbench.data.stats import median
 from workbench.data.units import duration
-from workbench.data.verdict import NO_VERDICT, word_of
+from workbench.data.verdict import NO_VERDICT
 from workbench.reports import render, write_page
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
@@ -106,7 +106,7 @@ class ProgramComparison:
     def result(self) -> ComparisonResult:
         """Result of the comparison: of a step or a run, with the ratio of the first steps."""
         verdict = self.verdict
-        word = NO_VERDICT if self.failure else word_of(verdict)
+        word = verdict.word if verdict and not self.failure else NO_VERDICT
         reason = verdict.reason if verdict else self.sentence
         first, plain = encode_plain(first_step(self.rounds)), encode_plain(verdict)
         name = f"{unit_of(self.rounds)} of {' '.join(self.program)}"
@@ -239,15 +239,10 @@ def keep(folder: Path, comparison: ProgramComparison) -> None:
 
 def progress(comparison: ProgramComparison, rounds: int) -> str:
     """Return the last round as a line."""
-    *_, last = comparison.rounds
-    both = [
-        duration(run.time_s if unit_of(comparison.runs) == "step" else run.wall_s)
-        for pinned in (False, True)
-        for run in comparison.runs
-        if run.number == last.number and run.pinned == pinned
-    ]
-    unit = unit_of(comparison.runs)
-    return f"round {last.number + 1} of {rounds}: {both[0]} a {unit} without, {both[1]} with"
+    done = comparison.rounds
+    both = [duration(times_of(done, pinned)[-1]) for pinned in (False, True)]
+    number, unit = done[-1].number + 1, unit_of(done)
+    return f"round {number} of {rounds}: {both[0]} a {unit} without, {both[1]} with"
 
 
 def result_lines(comparison: ProgramComparison) -> list[str]:
@@ -346,7 +341,6 @@ def page_html(comparison: ProgramComparison) -> str:
     return render(
         "workload_compare.html.j2",
         title="A program with and without tuned configs",
-        about=[("Program", " ".join(comparison.program)), ("Table", comparison.table)],
         command=comparison.command,
         comparison=comparison,
         word=result.word if result else "",

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from workbench.data.record import Evidence, Outcome, encode_plain
-from workbench.data.verdict import NO_VERDICT, WORST, exit_code
+from workbench.data.verdict import EXIT, NO_VERDICT, exit_code
 
 Kind = Literal["times", "stored times", "predicted times", "traces", "machine code", "programs"]
 Part = Mapping[str, Any]  # of `compared_part`
@@ -45,7 +45,7 @@ def compared_part(
     `word` is one of `verdict.EXIT`. Outcomes are named by their keys; the run holds them."""
     before, after = (o.key if o else None for o in both)
     case = next((encode_plain(o.case) for o in reversed(both) if o is not None), None)
-    about = {"name": name, "word": word, "exit_code": exit_code([word]), "reason": reason}
+    about = {"name": name, "word": word, "exit_code": EXIT[word], "reason": reason}
     return {**about, "case": case, "before": before, "after": after, **evidence}
 
 
@@ -62,18 +62,17 @@ class ComparisonResult:
     evidence: Mapping[str, Any] = field(default_factory=dict)  # of all parts, plain
 
     @property
-    def all_words(self) -> list[str]:
-        """The words that decide, the worst first."""
-        words = [*self.words, *(part["word"] for part in self.parts)] or [NO_VERDICT]
-        return sorted(words, key=lambda word: WORST.index(exit_code([word])))
-
-    @property
     def exit_code(self) -> int:
         """The exit code of the worst word."""
-        return exit_code(self.all_words)
+        return exit_code(self._all_words)
+
+    @property
+    def _all_words(self) -> list[str]:
+        return [*self.words, *(str(part["word"]) for part in self.parts)]
 
     def plain(self) -> dict[str, Any]:
         """Return the comparison as plain data: the key `comparison` of the JSON document."""
         both = {"kind": self.kind, "before": self.before, "after": self.after}
-        said = {"word": self.all_words[0], "sentence": self.sentence, "parts": list(self.parts)}
+        worst = next((w for w in self._all_words if EXIT[w] == self.exit_code), NO_VERDICT)
+        said = {"word": worst, "sentence": self.sentence, "parts": list(self.parts)}
         return {**both, **said, **self.evidence}

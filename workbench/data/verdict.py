@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 from workbench.data import stats
@@ -14,17 +14,12 @@ from workbench.spec import WorkbenchError
 
 NO_VERDICT, SUSPECTED, STOPPED = "", "suspected ", "interrupted"
 # The words that a comparison, a part of it, a check of results or an expected change can end in
-PASSES = (
-    *("SAME", "FAST", "CLOCK", "suspected SAME", "suspected FAST", "suspected CLOCK"),
-    *("CHANGED", "NEITHER", "BETTER", "FIXED", "right", "unchecked", "met"),
-)
-UNDECIDED_WORDS = (
-    *("INCONCLUSIVE", "suspected INCONCLUSIVE", "suspected SLOW", "WORSE"),
-    *("other reference", "unproven", "not measured"),
-)
 EXIT: Mapping[str, int] = {
-    **dict.fromkeys(PASSES, PASSED),
-    **dict.fromkeys(UNDECIDED_WORDS, UNDECIDED),
+    **dict.fromkeys(("SAME", "FAST", "CLOCK", "CHANGED", "NEITHER", "BETTER", "FIXED"), PASSED),
+    **dict.fromkeys(("suspected SAME", "suspected FAST", "suspected CLOCK"), PASSED),
+    **dict.fromkeys(("right", "unchecked", "met"), PASSED),
+    **dict.fromkeys(("INCONCLUSIVE", "suspected INCONCLUSIVE", "suspected SLOW"), UNDECIDED),
+    **dict.fromkeys(("WORSE", "other reference", "unproven", "not measured"), UNDECIDED),
     **dict.fromkeys(("SLOW", "wrong", "not met"), FAILED),
     **dict.fromkeys((NO_VERDICT, "FAILS"), COULD_NOT_RUN),
     STOPPED: INTERRUPTED,
@@ -178,28 +173,12 @@ def _percent(ratio: float, slower: bool) -> float:
 # Stored runs
 
 
-@dataclass(frozen=True)
-class Suspicion:
-    """Result of comparing two stored runs. They were not interleaved, so it is never a verdict."""
-
-    suspected: Word
-    time: Ratio
-    cycles: Ratio | None
-    threshold: float
-    reason: str  # one sentence
-
-    @property
-    def word(self) -> str:
-        """Word in messages: `suspected SLOW`."""
-        return f"{SUSPECTED}{self.suspected}"
-
-
 def suspicion(
     left: Measured, right: Measured, requested_threshold: float, noise: float = 0.0
-) -> Suspicion:
-    """Return the suspicion from two stored times. The interval of the ratio spans the far ends of
-    the two medians' own intervals. Raises Incomparable where protocol, regime, state or method
-    differ."""
+) -> Verdict:
+    """Return the verdict on two stored times; it is only suspected, as they were not interleaved.
+    The interval of the ratio spans the far ends of the two medians' own intervals. Raises
+    Incomparable where protocol, regime, state or method differ."""
     for name in ("protocol", "regime", "state", "method"):
         a, b = getattr(left, name), getattr(right, name)
         if a != b:
@@ -218,7 +197,7 @@ def suspicion(
         time, cycles, requested_threshold, noise, rounds=min(left.rounds, right.rounds)
     )
     reason = f"{result.reason}; the runs were apart in time, so this is a suspicion at best"
-    return Suspicion(result.word, time, cycles, result.threshold, reason)
+    return replace(result, reason=reason)
 
 
 # Suites
@@ -263,11 +242,6 @@ def exit_code(words: Iterable[str]) -> int:
     """Return the worst exit code of these words; COULD_NOT_RUN where nothing was compared."""
     codes = {EXIT[word] for word in words}
     return next((code for code in WORST if code in codes), COULD_NOT_RUN)
-
-
-def word_of(result: Verdict | Suspicion | None) -> str:
-    """Return the word of a verdict; NO_VERDICT where there is none."""
-    return NO_VERDICT if result is None else result.word
 
 
 def holm_verdicts(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -341,7 +341,7 @@ def comparison_page(
     return render(
         "trace_compare.html.j2",
         title="Two traces",
-        about=[("Before", result.before.name), ("After", result.after.name)],
+        result=result,
         word=result.shown_word,
         sentence=f"{result.reason[:1].upper()}{result.reason[1:]}.",
         figures=table(CHANGES, result.figures),

@@ -74,12 +74,10 @@ def code_result(changes: CodeChanges, words: Sequence[str] = ()) -> ComparisonRe
 
 def _part(pair: CodePair) -> Part:
     both, name = (pair.before, pair.after), f"{case_name(pair)} on {pair.case.device}"
-    return compared_part(
-        name, pair.decided, pair.reasons, both,
-        code=pair.word, worse=pair.worse, better=pair.better, tuned=pair.tuned,
-        predicted_ratio=pair.predicted_ratio, verdict=encode_plain(pair.measured),
-        unmeasured=pair.unmeasured,
-    )  # fmt: skip
+    names = ("worse", "better", "tuned", "predicted_ratio", "unmeasured")
+    facts = {"code": pair.word, **{each: getattr(pair, each) for each in names}}
+    verdict = encode_plain(pair.measured)
+    return compared_part(name, pair.decided, pair.reasons, both, verdict=verdict, **facts)
 
 
 def page(
@@ -97,11 +95,6 @@ def changes_page(changes: CodeChanges) -> str:
         changes=changes,
         versions=changes.versions,
         title=TITLES[changes.run.engine],
-        about=[
-            ("Before", changes.versions.before),
-            ("After", changes.versions.after),
-            ("Devices", ", ".join(changes.versions.devices)),
-        ],
         at=changes.run.started,
         command=changes.run.command,
         checks=worst_first(changes.versions.checks),
