@@ -682,14 +682,11 @@ class Impl:
 
         An empty `vary` varies all. Configs may still be illegal: see `rejection_reason`.
         """
-        axes = [
-            f.metadata["choices"]
-            if not vary or f.metadata["knob"] in vary
-            else (getattr(default, f.name),)
-            for f in fields(self.config)
-        ]
+        axes = self.choices(vary)
         names = [f.name for f in fields(self.config)]
-        return (self.config_of(dict(zip(names, p, strict=True))) for p in itertools.product(*axes))
+        every = [axes.get(name, (getattr(default, name),)) for name in names]
+        points = itertools.product(*every)
+        return (self.config_of(dict(zip(names, p, strict=True))) for p in points)
 
     def config_of(self, point: Mapping[str, Any]) -> Any:
         """Return the config with these values. Raises ConfigError where its own code refuses or
@@ -708,9 +705,11 @@ class Impl:
         ...}`."""
         return {f.name: f.metadata["knob"].__name__ for f in fields(self.config)}
 
-    def choices(self) -> dict[str, tuple[int, ...]]:
-        """Return the declared choices of each field, in order."""
-        return {f.name: f.metadata["choices"] for f in fields(self.config)}
+    def choices(self, vary: Sequence[Knob] = ()) -> dict[str, tuple[int, ...]]:
+        """Return the declared choices of each field, in order, of all or of those whose knob is in
+        `vary`."""
+        chosen = (f for f in fields(self.config) if not vary or f.metadata["knob"] in vary)
+        return {f.name: f.metadata["choices"] for f in chosen}
 
 
 class ResolveError(WorkbenchError, ValueError):

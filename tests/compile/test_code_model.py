@@ -364,7 +364,7 @@ def test_the_bands_of_times_from_code_hold_what_docs_say(kind, widest, known, un
 
     (band,) = (b for b in device_named("h100").bands if b.kind == kind)
     assert band.high / band.low <= widest
-    for file, least in ((code_model.FILE, known), (code_model.UNSEEN, unseen)):
+    for file, least in ((code_model.FILE, known), (code_model.SECOND, unseen)):
         some = [s for s in code_model.scores((), file) if s.kernel in band.kernels]
         assert some
         inside = np.mean([band.low <= r <= band.high for s in some for r in s.ratios])

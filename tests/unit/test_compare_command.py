@@ -446,7 +446,7 @@ def test_a_gate_decides_on_what_its_measuring_process_sends(
 
 def test_what_a_child_sends_is_a_result_an_error_or_nothing(monkeypatch):
     """The supervisor runs it in a process of its own; here it is the same one."""
-    monkeypatch.setattr(apart, "supervise", lambda command, on_wait: command())
+    monkeypatch.setattr(apart, "supervise", lambda command, tell: command())
     assert apart.apart(lambda: {"a": [1]}) == {"a": [1]}
 
     def fails():
@@ -454,7 +454,7 @@ def test_what_a_child_sends_is_a_result_an_error_or_nothing(monkeypatch):
 
     with pytest.raises(CommandError, match="no such thing; do this"):
         apart.apart(fails)
-    monkeypatch.setattr(apart, "supervise", lambda command, on_wait: 0)  # os._exit(0)
+    monkeypatch.setattr(apart, "supervise", lambda command, tell: 0)  # os._exit(0)
     assert apart.apart(dict) is None
 
 

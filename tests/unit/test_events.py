@@ -177,7 +177,7 @@ def test_an_event_with_the_wrong_kind_inside_is_a_bad_line(tmp_path):
     path.write_text("".join(json.dumps(p) + "\n" for p in plain))
     result = read(path)
     assert result.events == []
-    assert [bad.reason.split(" has ")[0] for bad in result.bad] == [
+    assert [bad.reason.split(" is ")[0] for bad in result.bad] == [
         "the field case of a Record",
         "the field environment of a Run",
         "the field predicted_s of a Predicted",
@@ -197,7 +197,7 @@ def test_fields_of_a_newer_writer_are_dropped_and_its_words_are_bad_lines(tmp_pa
     path.write_text("".join(json.dumps(p) + "\n" for p in plain))
     result = read(path)
     assert result.events == [RECORD, FINISHED]
-    assert [bad.reason.split(" has ")[0] for bad in result.bad] == [
+    assert [bad.reason.split(" is ")[0] for bad in result.bad] == [
         "the field phase of a Record",
         "the field stage of a Failure",
         "the field state of a RunFinished",

@@ -241,9 +241,12 @@ TOGETHER = {
     "causal_attention": "attention",
     "causal_attention_backward": "attention_backward",
     "fp8_matmul": "matmul",
+    "fused_add_rms_norm": "rms_norm",
     "lora": "matmul",
     "patch_embed": "matmul",
     "q4_k_matmul": "matmul",
+    "sample_top_p": "sample_topk_topp",
+    "wkv7": "wkv6",
 }
 
 

@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import catalog
@@ -15,7 +17,7 @@ from workbench.commands.options import CommandError, OptionError, PredictOptions
 from workbench.commands.predict import run
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import UnknownDevice, device_named
-from workbench.tuner.prediction import NotPredicted, rank_configs
+from workbench.tuner.prediction import FIRST, KNOBS, NotPredicted, rank_configs
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,3 +96,20 @@ def test_the_command_needs_neither_torch_nor_triton_and_says_the_same():
     )
     here = wb.predict("rope", device="h200").plain()
     assert json.loads(done.stdout)["predictions"] == here["predictions"]
+
+
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_the_search_of_many_configs_finds_what_all_of_them_hold(data):
+    """Where an Impl has many configs only some are predicted. The first one is the fastest of all,
+    or, at few sizes, hardly slower."""
+    spec, device = catalog.spec_of("matmul"), device_named("h200")
+    m, n, k = (data.draw(st.integers(1, 600), label=axis) * 8 - 4 for axis in "MNK")  # unaligned
+    sizes = {"M": m, "N": n, "K": k}
+    (impl,) = (impl for impl in spec.impls if impl.name == "tiles")
+    ranking = rank_configs(spec, [impl], device, "bf16", sizes)
+    every = impl.space(impl.default(device.limits, "bf16", sizes), KNOBS)
+    runs = (c for c in every if impl.rejection_reason(c, device.limits, "bf16", sizes) is None)
+    times = [guess_seconds(impl, config, device, "bf16", sizes) for config in runs]
+    assert len(times) > ranking.tried > FIRST
+    assert min(times) <= ranking.configs[0].time_s <= 1.05 * min(times)

@@ -54,6 +54,9 @@ _BRANCH, _EXIT, _CALLS = 0x147, 0x14D, (0x143, 0x144, 0x149, 0x14A, 0x14C, 0x150
 _UNIFORM = range(0x80, 0xC0)
 _ZERO = 0xFF  # number of the register that is zero; a product with it is a move
 _ALWAYS = 7  # number of the predicate that is true
+# Opcodes of line programs: standard ones, and extended ones, which follow a 0
+COPY_ROW, ADVANCE_PC, ADVANCE_LINE, SET_FILE, CONST_ADD_PC, FIXED_ADVANCE_PC = 1, 2, 3, 4, 8, 9
+END_SEQUENCE, SET_ADDRESS = 1, 2
 _STEPS = 0x1FFFF  # bits 105 to 121 without the flags of register reuse
 Line = tuple[str, int]  # name of a file without folders, and line
 
@@ -140,7 +143,7 @@ def _distance(low: int, high: int, is_split: bool) -> int:
 
 def _lines_of(program: bytes, count: int) -> list[Line | None]:
     """Return the line of each of `count` instructions."""
-    rows = list(_rows(program)) if program else []
+    rows = list(_LineProgram(program).rows()) if program else []
     result: list[Line | None] = [None] * count
     for (address, line), (end, _) in zip(rows, [*rows[1:], (16 * count, None)], strict=True):
         for i in range(max(0, address // 16), min(count, end // 16)):
@@ -148,53 +151,85 @@ def _lines_of(program: bytes, count: int) -> list[Line | None]:
     return result
 
 
-def _rows(data: bytes) -> Iterator[tuple[int, Line]]:
-    """Yield address and line of each row of the line program of the first unit."""
-    minimum, _, base, span, first = struct.unpack_from("<BBbBB", data, 10)
-    operands = data[15 : 14 + first]
-    at, names = 14 + first, [""]
-    while data[at]:  # folders
-        at = data.index(0, at) + 1
-    at += 1
-    while data[at]:
-        end = data.index(0, at)
-        names.append(data[at:end].decode(errors="replace").rsplit("/", 1)[-1])
-        at = end + 1
-        for _ in range(3):
-            _, at = _leb(data, at)
-    at = 10 + struct.unpack_from("<I", data, 6)[0]
-    address, file, line = 0, 1, 1
-    while at < len(data):
-        code = data[at]
+class _LineProgram:
+    """The first unit of a `.debug_line` section."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._minimum, _, self._base, self._span, self._first = struct.unpack_from(
+            "<BBbBB", data, 10
+        )
+        self._operands = data[15 : 14 + self._first]  # of each standard opcode
+        self._files = self._names(14 + self._first)
+        self._at = 10 + struct.unpack_from("<I", data, 6)[0]
+        self._address, self._file, self._line = 0, 1, 1
+
+    def _names(self, at: int) -> list[str]:
+        """Return the files' names, of which the first has number 1."""
+        data = self._data
+        while data[at]:  # folders
+            at = data.index(0, at) + 1
+        names = [""]
         at += 1
-        if code >= first:
-            address += (code - first) // span * minimum
-            line += base + (code - first) % span
-        elif code == 0:
-            size, at = _leb(data, at)
-            if data[at] == 1:  # the end of the sequence
-                return
-            if data[at] == 2:
-                address = int.from_bytes(data[at + 1 : at + size], "little")
-            at += size
-            continue
-        elif code == 8:  # as much as the special opcode 255
-            address += (255 - first) // span * minimum
-            continue
-        elif code == 9:
-            address += struct.unpack_from("<H", data, at)[0]
-            at += 2
-            continue
-        elif code != 1:
-            values = []
-            for _ in range(operands[code - 1]):
-                value, at = _leb(data, at, signed=code == 3)
-                values.append(value)
-            address += values[0] * minimum if code == 2 else 0
-            line += values[0] if code == 3 else 0
-            file = values[0] if code == 4 else file
-            continue
-        yield address, (names[file] if file < len(names) else "", line)
+        while data[at]:
+            end = data.index(0, at)
+            names.append(data[at:end].decode(errors="replace").rsplit("/", 1)[-1])
+            at = end + 1
+            for _ in range(3):
+                _, at = _leb(data, at)
+        return names
+
+    def rows(self) -> Iterator[tuple[int, Line]]:
+        """Yield address and line of each row."""
+        while self._at < len(self._data):
+            code = self._data[self._at]
+            self._at += 1
+            if code == 0:
+                if self._extended() == END_SEQUENCE:
+                    return
+            elif code >= self._first:
+                self._advance(code)
+                self._line += self._base + (code - self._first) % self._span
+                yield self._row()
+            elif code == COPY_ROW:
+                yield self._row()
+            else:
+                self._standard(code)
+
+    def _row(self) -> tuple[int, Line]:
+        name = self._files[self._file] if self._file < len(self._files) else ""
+        return self._address, (name, self._line)
+
+    def _advance(self, code: int) -> None:
+        self._address += (code - self._first) // self._span * self._minimum
+
+    def _extended(self) -> int:
+        """Apply an extended opcode, and return it."""
+        size, at = _leb(self._data, self._at)
+        code = self._data[at]
+        if code == SET_ADDRESS:
+            self._address = int.from_bytes(self._data[at + 1 : at + size], "little")
+        self._at = at + size
+        return code
+
+    def _standard(self, code: int) -> None:
+        if code == CONST_ADD_PC:
+            self._advance(255)
+            return
+        if code == FIXED_ADVANCE_PC:
+            self._address += struct.unpack_from("<H", self._data, self._at)[0]
+            self._at += 2
+            return
+        values = [0]
+        for _ in range(self._operands[code - 1]):
+            value, self._at = _leb(self._data, self._at, signed=code == ADVANCE_LINE)
+            values.append(value)
+        if code == ADVANCE_PC:
+            self._address += values[-1] * self._minimum
+        elif code == ADVANCE_LINE:
+            self._line += values[-1]
+        elif code == SET_FILE:
+            self._file = values[-1]
 
 
 def _leb(data: bytes, at: int, *, signed: bool = False) -> tuple[int, int]:

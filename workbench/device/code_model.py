@@ -349,7 +349,7 @@ class _IssuedModel(_CodeModel):
         return ISSUED.overlap
 
     def _program_s(self, blocks: int) -> float:
-        issued, work = self._issued, self.work
+        issued, work = self._issued_code, self.work
         loops = {one.number: one for one in issued.loops}
         parts: dict[int, list[RegionWork]] = defaultdict(list)
         for region in work.regions:
@@ -369,7 +369,7 @@ class _IssuedModel(_CodeModel):
         return norm([total, blocks * each / self._clock], CONSTANTS.sharpness)
 
     @property
-    def _issued(self) -> Issued:
+    def _issued_code(self) -> Issued:
         assert self.work.issued is not None  # or `_CodeModel` times the launch
         return self.work.issued
 

@@ -110,6 +110,7 @@ class Correction:
         self._impls = sorted({p.impl.name for p in places})
         self._knobs = sorted({name for p in places for name in p.impl.choices()})
         self._axes = list(places[0].sizes)
+        self._steps: dict[tuple[str, Any], list[float]] = {}  # of the knobs, by Impl and config
         self._data = self._features(places)
         self._mean = float(median(logs))
         noisy = self._covariance(self._data) + NOISE**2 * np.eye(len(places))
@@ -124,14 +125,22 @@ class Correction:
         import numpy as np
 
         impls, knobs, octaves, created_rows = [], [], [], []
+        index = {name: i for i, name in enumerate(self._impls)}
         for place in places:
-            choices, config = place.impl.choices(), values(place.config)
-            is_known = place.impl.name in self._impls
-            impls.append(self._impls.index(place.impl.name) if is_known else -1)
-            knobs.append([_step(choices.get(n, ()), config.get(n)) / STEPS for n in self._knobs])
+            impls.append(index.get(place.impl.name, -1))
+            knobs.append(self._knob_steps(place))
             octaves.append([math.log2(place.sizes[axis]) / OCTAVES for axis in self._axes])
             created_rows.append(_resources(place.resources, self._limits))
         return _Features(*map(np.array, (impls, knobs, octaves, created_rows)))
+
+    def _knob_steps(self, place: ModelledConfig) -> list[float]:
+        """Return the step of each knob among its choices, in units of its reach."""
+        at = place.impl.name, place.config
+        if at not in self._steps:
+            choices, config = place.impl.choices(), values(place.config)
+            steps = [_step(choices.get(n, ()), config.get(n)) for n in self._knobs]
+            self._steps[at] = [step / STEPS for step in steps]
+        return self._steps[at]
 
     def _covariance(self, new: _Features) -> Floats:
         """Return the covariance of places with those that were measured."""

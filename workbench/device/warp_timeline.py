@@ -37,7 +37,7 @@ class WarpLatencies:
     operands: float = 15.0  # until an instruction has read its registers
     barrier: float = 90.0  # until all warps are there, too
 
-    def by_kind(self) -> dict[str, float]:
+    def other_kinds(self) -> dict[str, float]:
         """Return the latencies of instructions that are not loads of global memory."""
         named = {ATOMIC: self.atomic, SHARED: self.shared, SHUFFLE: self.shuffle}
         return named | {SPECIAL: self.special, CONSTANT: self.constant}
@@ -62,19 +62,19 @@ class IssuedCode:
     ) -> float:
         """Return the cycles of one pass if nothing else is on the core, in a loop of one among
         many. `fresh` is the share of an operation's bytes that come from memory."""
-        run = _Run(self, latencies, fresh)
+        warp = _Warp(self, latencies, fresh)
         if not in_loop:
-            run.issue()
-            return run.end
+            warp.issue()
+            return warp.end
         ends = []
         for _ in range(TRIPS):
-            run.issue()
-            ends.append(run.now)
+            warp.issue()
+            ends.append(warp.now)
         return (ends[-1] - ends[-3]) / 2
 
 
 @dataclass
-class _Run:
+class _Warp:
     """A warp at some cycle: when its six barriers and its groups of copies are through."""
 
     code: IssuedCode
@@ -92,12 +92,12 @@ class _Run:
 
     def issue(self) -> None:
         """Issue all instructions once."""
-        barriers, by_kind = self._barriers, self.latencies.by_kind()
+        barriers, others = self._barriers, self.latencies.other_kinds()
         sites, pending = iter(self.code.sites), iter(self.code.pending)
         for kind, control in zip(self.code.kinds, self.code.controls, strict=True):
             if waits := control >> 11:
                 self.now = max(self.now, *(barriers[b] for b in range(6) if waits >> b & 1))
-            latency = by_kind.get(kind, self.latencies.other)
+            latency = others.get(kind, self.latencies.other)
             if kind in ACCESSES:
                 site = next(sites)
                 if kind in LOAD + COPY:

@@ -594,6 +594,6 @@ EXPERIMENT = Experiment(
     summary="what limits a kernel: its memory traffic, its arithmetic, or neither",
     variants=variants,
     analyse=analyse,
-    kernels=("matmul", "softmax", "rms_norm", "q4_k_matmul", "wkv7"),
+    kernels=("matmul", "softmax", "q4_k_matmul"),
     emulated=True,
 )

@@ -65,13 +65,15 @@ from workbench.spec import (
 LOG2E = 1.4426950408889634
 
 
-def reference(q, k, v):
+def reference(q, k, v, causal=False):
     heads, wide = q.shape[2], q.shape[2] // k.shape[2]
-    o = q.new_empty(q.shape)
+    o, at = q.new_empty(q.shape), torch.arange(k.shape[1], device=q.device)
     for h in range(heads):  # and 2048 queries at a time: 8192 x 8192 scores take 0.5 GB
         keys, values = k[:, :, h // wide], v[:, :, h // wide]
         for rows in (slice(m, m + 2048) for m in range(0, q.shape[1], 2048)):
             scores = q[:, rows, h] @ keys.mT * q.shape[-1] ** -0.5
+            if causal:
+                scores.masked_fill_(at > at[rows, None], -float("inf"))
             o[:, rows, h] = torch.softmax(scores, dim=-1) @ values
     return o
 

@@ -49,7 +49,6 @@ from workbench.dsl.gluon import (
 from workbench.kernels import attention as forward
 from workbench.spec import (
     AUTO,
-    Extent,
     Spec,
     Tensor,
     Tolerance,
@@ -64,7 +63,7 @@ LOG2E = 1.4426950408889634
 # of the forward pass' warp groups
 GROUP_ROWS, ROWS, TILE_ROWS = forward.GROUP_ROWS, forward.ROWS, forward.TILE_ROWS
 locate_tile, as_matrix, schedule = forward.locate_tile, forward.as_matrix, forward.schedule
-WIDTHS = (64, 72, 80, 96, 128, 192, 256)
+_load = forward._load
 
 
 def reference(q, k, v, o, lse, do, causal=False):
@@ -127,7 +126,7 @@ attention_backward = Spec(
         {"B": 4, "S": 2048, "Hkv": 16, "G": 1, "D": 128, "T": 2048},
         {"B": 2, "S": 4096, "Hkv": 8, "G": 4, "D": 128, "T": 4096},
     ],
-    extents={"D": Extent(among=WIDTHS)},
+    extents=forward.attention.extents,
     refusable=lambda itemsize, D, **at: itemsize > 2 and D > 128,
     # p and ds are rounded before their products, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so a sum is off in proportion to its rms, as in the forward pass. All errors together
@@ -140,21 +139,6 @@ attention_backward = Spec(
         "bf16": Tolerance(relative=8e-3, of_rms=1e-1, rms=6e-3),
     },
 )
-
-
-@triton.jit
-def _load(
-    ptr, rows, columns, stride_row, stride_column, R, C, EVEN: tl.constexpr, CUT: tl.constexpr,
-):  # fmt: skip
-    """Rows of one head; those from R on and columns from C on are zero."""
-    ptrs = ptr + rows[:, None] * stride_row + columns[None, :] * stride_column
-    if EVEN and not CUT:
-        return tl.load(ptrs)
-    if EVEN:
-        return tl.load(ptrs, columns[None, :] < C, other=0.0)
-    if not CUT:
-        return tl.load(ptrs, rows[:, None] < R, other=0.0)
-    return tl.load(ptrs, (rows[:, None] < R) & (columns[None, :] < C), other=0.0)
 
 
 @triton.jit
@@ -490,28 +474,24 @@ def _query_groups(
 
 
 @dataclass(frozen=True)
-class TwoPasses:
-    """The blocks, warps and stages of the launch for dk and dv, and those of the one for dq. Their
+class WarpGroups:
+    """The blocks, warps and stages of the launch for dk and dv; that for dq has fixed ones. Their
     defaults are those of the device and of the width of a head."""
 
     block_n: int = tile(16, 128, default=AUTO)  # keys of a program
     block_m: int = tile(16, 128, default=AUTO)  # queries of a trip
     num_warps: int = threads(4, 8, default=AUTO)
     num_stages: int = stages(1, 3, default=AUTO)
+
+
+@dataclass(frozen=True)
+class TwoPasses(WarpGroups):
+    """Those of the launch for dq, too."""
+
     queries: int = tile(16, 128, default=AUTO)  # of a program
     keys: int = tile(16, 128, default=AUTO)  # of a trip
     query_warps: int = threads(4, 8, default=AUTO)
     query_stages: int = stages(1, 3, default=AUTO)
-
-
-@dataclass(frozen=True)
-class WarpGroups:
-    """The blocks, warps and stages of the launch for dk and dv; that for dq has fixed ones."""
-
-    block_n: int = tile(16, 128, default=AUTO)  # keys of a program
-    block_m: int = tile(16, 128, default=AUTO)  # queries of a trip
-    num_warps: int = threads(4, 8, default=AUTO)
-    num_stages: int = stages(1, 3, default=AUTO)
 
 
 # The defaults, in the order of the fields, by the columns of a head and the bytes of a number. On

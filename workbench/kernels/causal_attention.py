@@ -12,23 +12,13 @@ heads and sequences, do not see it.
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from workbench.dsl.gluon import UNCHECKED
 from workbench.kernels import attention as unmasked
-from workbench.spec import AUTO, Extent, Spec, Tensor, Tolerance, among, given, stages
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, among, given, stages
 
 
 def reference(q, k, v):
-    (_, S, heads, D), wide = q.shape, q.shape[2] // k.shape[2]
-    o, at = q.new_empty(q.shape), torch.arange(S, device=q.device)
-    for h in range(heads):  # and 2048 queries at a time: 8192 x 8192 scores take 0.5 GB
-        keys, values = k[:, :, h // wide], v[:, :, h // wide]
-        for m in range(0, S, 2048):
-            scores = q[:, m : m + 2048, h] @ keys.mT * D**-0.5
-            scores.masked_fill_(at > at[m : m + 2048, None], -float("inf"))
-            o[:, m : m + 2048, h] = torch.softmax(scores, dim=-1) @ values
-    return o
+    return unmasked.reference(q, k, v, causal=True)
 
 
 causal_attention = Spec(
@@ -53,8 +43,8 @@ causal_attention = Spec(
         {"B": 8, "S": 2048, "Hkv": 16, "G": 1, "D": 128},
         {"B": 2, "S": 8192, "Hkv": 8, "G": 4, "D": 128},
     ],
-    extents={"D": Extent(among=(64, 72, 80, 96, 128, 192, 256))},
-    refusable=lambda itemsize, D, **at: D > 128 or (itemsize > 2 and D > 64),
+    extents=unmasked.attention.extents,
+    refusable=unmasked.attention.refusable,
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself. For the first queries that is of a few values of size 1, which may cancel, while all
     # outputs together have an rms of 0.05 at S = 8192: bf16 was off by 0.053 of it there, on a CPU.

@@ -15,16 +15,15 @@ import torch
 from workbench.dsl import (
     LIGER,
     baseline,
-    cores,
     meta,
     padded,
     policies,
+    row_schemes,
     strides,
-    tile_count,
     tl,
     triton,
 )
-from workbench.spec import AUTO, Spec, Tensor, Work, among, given, of_rms, stages, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, among, given, of_rms
 
 EPS = 1e-5
 
@@ -146,59 +145,27 @@ def _looped(
 
 
 @dataclass(frozen=True)
-class Rows:
-    block_m: int = tile(1, 16, default=1)
-    num_warps: int = threads(1, 32, default=8)
+class Rows(row_schemes.Rows):
     hints: int = among(0, 1, default=1)  # x passes through the caches, w and b stay
-    early: int = among(0, 1, default=1)  # w and b are asked for before the row's sums are known
-
-
-@dataclass(frozen=True)
-class RowsBySize(Rows):
-    """AUTO: what suits the length and the number of the rows, see `size_rows`."""
-
-    block_m: int = tile(1, 16, default=AUTO)
-    num_warps: int = threads(1, 32, default=AUTO)
-    early: int = among(0, 1, default=AUTO)
+    early: int = among(0, 1, default=AUTO)  # w and b are asked for before the row's sums are known
 
 
 def size_rows(config, limits, *, itemsize, M, N):
     """Return the config with what is AUTO chosen by the sizes.
 
-    A thread holds 16 elements, in 16 bits two of its widest loads: on an H200 softmax of rows of
-    4096 takes 42.3 us with 8, 33.8 with 16 and 34.1 with 32. From 8 warps on it is 32, so that two
-    programs still fit a core. A program costs a core some 70 ns to begin, as much as moving 2 KB
-    there, so where there are many short rows, some of them share one. w and b are asked for early
-    only where few rows leave nobody to wait for them: the registers cost 41.2 us instead of 36.0 at
-    8192 rows of 4096 and 94.4 instead of 70.2 at 8192. A row beyond 16384 gets
-    all the threads that a program can have: 2048 rows of 32768 take 91.8 us so, with 16 warps
-    108.4.
+    w and b are asked for early only where few rows leave nobody to wait for them: the registers
+    cost 41.2 us instead of 36.0 at 8192 rows of 4096 and 94.4 instead of 70.2 at 8192. A row beyond
+    16384 gets all the threads that a program can have: 2048 rows of 32768 take 91.8 us so, with 16
+    warps 108.4.
     """
-    short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
-    block_m = given(config.block_m, short)
-    held = block_m * padded(N)
-    widest = limits.threads_per_block // limits.warp_size if N > 16_384 else 16
-    share = 256 if limits.cores >= M else 512  # a row for each core waits for its loads alone
-    suited = max(1, min(8, held // share), min(widest, held // 1024))
-    num_warps = given(config.num_warps, suited)
-    early = given(config.early, int(M < 1024))
-    return replace(config, block_m=block_m, num_warps=num_warps, early=early)
+    most = row_schemes.widest_rows(limits, N)
+    config = row_schemes.fill_rows(config, limits, M, N, most)
+    return replace(config, early=given(config.early, int(M < 1024)))
 
 
-def refuse_rows(config, limits, *, itemsize, M, N):
-    threads_ = config.num_warps * limits.warp_size
-    held = config.block_m * padded(N) // threads_
-    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    return limits.refuse_program(threads_, held, most)
-
-
-def rows_work(config, limits, *, itemsize, M, N):
-    moved = config.block_m * N * itemsize
-    tiles, loaded = tile_count(config, M=M), moved + 2 * N * itemsize
-    return Work(tiles=tiles, steps=1, load_bytes=loaded, store_bytes=moved)
-
-
-@layer_norm.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@layer_norm.impl(
+    Rows, resolve=size_rows, refuse=row_schemes.refuse_rows, work=row_schemes.rows_work(vectors=2)
+)
 def rows(x, w, b, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
@@ -210,73 +177,30 @@ def rows(x, w, b, *, config):
     return y
 
 
-@dataclass(frozen=True)
-class Persistent:
-    block_m: int = tile(1, 4, default=1)
-    num_warps: int = threads(4, 16, default=8)
-    num_stages: int = stages(1, 4, default=4)
-    per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
-
-
-def refuse_persistent(config, limits, *, itemsize, M, N):
-    threads_ = config.num_warps * limits.warp_size
-    block = config.block_m * padded(N)
-    held = 3 * block // threads_  # of x, w and b
-    most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
-    buffers = (config.num_stages - 1) * block * itemsize
-    return limits.refuse_program(threads_, held, most, buffers)
-
-
-@layer_norm.impl(Persistent, refuse=refuse_persistent, work=rows_work)
+@layer_norm.impl(
+    row_schemes.Persistent,
+    refuse=row_schemes.refuse_persistent(rows=3, most=96),  # of x, w and b
+    work=row_schemes.rows_work(vectors=2),
+)
 def persistent(x, w, b, *, config):
     """Each program walks many rows: w and b are read once and stay in registers, and the next
     rows are on their way while one is worked on."""
     M, N = x.shape
     y = x.new_empty(M, N)
-    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
-    constants = dict(BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages)
-    sizes = M, N, *strides(x, w, b), EPS
-    _persistent[(programs,)](x, w, b, y, *sizes, **constants, num_warps=config.num_warps)
+    grid, constants = row_schemes.persistent_launch(x, config)
+    _persistent[grid](x, w, b, y, M, N, *strides(x, w, b), EPS, **constants)
     return y
 
 
-@dataclass(frozen=True)
-class Looped:
-    """AUTO: what suits the length of the rows, see `size_blocks`."""
-
-    block_n: int = tile(512, 16_384, default=AUTO)
-    num_warps: int = threads(1, 32, default=AUTO)
-    hints: int = among(0, 1, default=1)  # what is read again stays in the caches
-
-
-def size_blocks(config, limits, *, itemsize, M, N):
-    """Return the config with what is AUTO chosen by the length of the rows.
-
-    Two programs of 32 warps or four of 16 fill a core. The rows of two lie in its first-level cache
-    when they are read again, beside w and b; shorter rows of four do so too.
-    """
-    long = N > 16_384
-    block_n = given(config.block_n, 8192 if long else max(512, min(4096, padded(N))))
-    suited = max(1, min(32, block_n // 256))
-    num_warps = given(config.num_warps, suited)
-    return replace(config, block_n=block_n, num_warps=num_warps)
-
-
-def refuse_looped(config, limits, *, itemsize, M, N):
-    held = config.block_n // (config.num_warps * limits.warp_size)
-    return limits.refuse_held(held, 64)
-
-
-def looped_work(config, limits, *, itemsize, M, N):
-    steps, row = 2 * tile_count(config, N=N), N * itemsize
-    return Work(tiles=M, steps=steps, load_bytes=config.block_n * itemsize, store_bytes=row)
-
-
-# 64 threads a warp
-CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
-
-
-@layer_norm.impl(Looped, resolve=size_blocks, refuse=refuse_looped, work=looped_work, defaults=CDNA)
+# Two programs of 32 warps or four of 16 fill a core. The rows of two lie in its first-level cache
+# when they are read again, beside w and b.
+@layer_norm.impl(
+    row_schemes.Looped,
+    resolve=row_schemes.size_blocks(long=8192),
+    refuse=row_schemes.refuse_looped,
+    work=row_schemes.looped_work(),
+    defaults=row_schemes.CDNA,
+)
 def looped(x, w, b, *, config):
     """One row in blocks: any length, but x is read twice."""
     M, N = x.shape

@@ -637,15 +637,8 @@ def split_k(x, w, a, b, *, config):
     _parts[(triton.cdiv(M, BM) * (triton.cdiv(N, BN) + 1) * SPLITS,)](
         x, w, a, parts, M, N, K, *strides(x, w, a), **constants, **meta(config)
     )
-    constants = dict(
-        SCALE=SCALE,
-        RANK=r,
-        BLOCK_R=columns_of(r),
-        BLOCK_M=rows_joined(M, r),
-        BLOCK_N=32,
-        SPLITS=SPLITS,
-    )
-    constants |= dict(PDL=pdl, num_warps=4)
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=columns_of(r), BLOCK_M=rows_joined(M, r))
+    constants |= dict(BLOCK_N=32, SPLITS=SPLITS, PDL=pdl, num_warps=4)
     _join[(triton.cdiv(M, constants["BLOCK_M"]) * triton.cdiv(N, 32),)](
         parts, b, y, M, N, *b.stride(), **constants, **launch_pdl(pdl)
     )

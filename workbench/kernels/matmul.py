@@ -209,8 +209,8 @@ def _put(c, x, m, n, M, N, POINTERS: tl.constexpr, DIV_N: tl.constexpr):
 def _persistent(
     a, b, c, M, N, K, tiles,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PROGRAMS: tl.constexpr, SPLIT_STORE: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
-    POINTERS: tl.constexpr, DIV_N: tl.constexpr, UPCAST: tl.constexpr,
+    PROGRAMS: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr, UPCAST: tl.constexpr,
+    SPLIT_STORE: tl.constexpr = True, POINTERS: tl.constexpr = False, DIV_N: tl.constexpr = 1,
 ):  # fmt: skip
     grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     if tiles is None:
@@ -234,28 +234,10 @@ def _persistent(
 def _stream(
     a, b, c, part_ptr, M, N, K, whole, each,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PROGRAMS: tl.constexpr, SPLIT_STORE: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
-    UPCAST: tl.constexpr,
+    PROGRAMS: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     _persistent(
-        a,
-        b,
-        c,
-        M,
-        N,
-        K,
-        whole,
-        BLOCK_M,
-        BLOCK_N,
-        BLOCK_K,
-        GROUP_M,
-        PROGRAMS,
-        SPLIT_STORE,
-        A_T,
-        B_T,
-        False,
-        1,
-        UPCAST,
+        a, b, c, M, N, K, whole, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, PROGRAMS, A_T, B_T, UPCAST
     )
     pid, steps = tl.program_id(0), tl.cdiv(K, BLOCK_K)
     grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
@@ -1148,8 +1130,8 @@ def stream_k(a, b, *, config):
     each = max(1, triton.cdiv(rest * steps, programs), triton.cdiv(steps, 16))
     programs = programs if count >= programs else triton.cdiv(rest * steps, each) or count
     sums = a.new_empty(2 * programs if rest else 0, BM, BN, dtype=torch.float32)
-    constants = dict(GROUP_M=8, PROGRAMS=programs, SPLIT_STORE=True, A_T=a_t, B_T=b_t)
-    constants |= dict(UPCAST=upcast(a), **meta(config))
+    constants = dict(GROUP_M=8, PROGRAMS=programs, A_T=a_t, B_T=b_t, UPCAST=upcast(a))
+    constants |= meta(config)
     of_a, of_b = descriptor(rows_a, a_t, [BM, BK]), descriptor(rows_b, b_t, [BK, BN])
     of_c, whole = TensorDescriptor.from_tensor(c, [BM, BN // 2]), count - rest
     _stream[(programs,)](of_a, of_b, of_c, sums, M, N, K, whole, each, **constants)

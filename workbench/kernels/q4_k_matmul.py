@@ -1440,14 +1440,8 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K):
     splits = given(config.splits, 1 << fill.bit_length() - 1)
     room = limits.shared_bytes - warp_groups_bytes(block_m, quarters, blocks, 0)
     num_stages = given(config.num_stages, max(2, min(16, room // (block_m * quarters * 128))))
-    return replace(
-        config,
-        block_m=block_m,
-        quarters=quarters,
-        num_stages=num_stages,
-        blocks=blocks,
-        splits=splits,
-    )
+    chosen = dict(block_m=block_m, quarters=quarters, num_stages=num_stages)
+    return replace(config, **chosen, blocks=blocks, splits=splits)
 
 
 def warp_groups_bytes(block_m, quarters, blocks, num_stages):

@@ -16,16 +16,15 @@ import torch
 from workbench.dsl import (
     LIGER,
     baseline,
-    cores,
     meta,
     padded,
     policies,
+    row_schemes,
     strides,
-    tile_count,
     tl,
     triton,
 )
-from workbench.spec import AUTO, Spec, Tensor, Work, among, given, stages, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, among, given
 
 EPS = 1e-6
 
@@ -53,42 +52,58 @@ rms_norm = Spec(
 )
 
 
+# With a residual r, as in `fused_add_rms_norm`, the row is h = x + r, which is stored as well.
+# Without one, r, its strides and h are None: then they are no arguments of the compiled kernel.
 @triton.jit
 def _rows(
-    x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
+    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
     EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr,
     ONCE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
-    mask = (m < M) & (n < N)
-    x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
-    w_ptrs = w_ptr + n.to(tl.int64) * stride_w
-    x = tl.load(x_ptrs, mask, other=0.0, eviction_policy=ONCE).to(tl.float32)
+    mask, wide = (m < M) & (n < N), n.to(tl.int64)
+    x = tl.load(x_ptr + m * stride_xm + wide * stride_xn, mask, other=0.0, eviction_policy=ONCE)
+    if r_ptr is None:
+        h = x.to(tl.float32)
+    else:
+        r = tl.load(r_ptr + m * stride_rm + wide * stride_rn, mask, other=0.0, eviction_policy=ONCE)
     if EARLY:
-        w = tl.load(w_ptrs, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+    if r_ptr is not None:
+        h = x.to(tl.float32) + r.to(tl.float32)
+        tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
+    scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
     if not EARLY:
-        w = tl.load(w_ptrs, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
-    tl.store(y_ptr + m * N + n, (x * scale * w).to(y_ptr.dtype.element_ty), mask)
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+    tl.store(y_ptr + m * N + n, (h * scale * w).to(y_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
 def _persistent(
-    x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
+    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
     EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     n = tl.arange(0, BLOCK_N)[None, :]
     w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0)
-    x_ptrs = x_ptr + n.to(tl.int64) * stride_n
+    x_ptrs = x_ptr + n.to(tl.int64) * stride_xn
+    if r_ptr is not None:
+        r_ptrs = r_ptr + n.to(tl.int64) * stride_rn
     blocks = tl.cdiv(M, BLOCK_M)
     for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
         m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         mask = (m < M) & (n < N)
-        x = tl.load(x_ptrs + m * stride_m, mask, other=0.0, eviction_policy="evict_first")
-        x = x.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
-        y = x * scale * w.to(tl.float32)
+        x = tl.load(x_ptrs + m * stride_xm, mask, other=0.0, eviction_policy="evict_first")
+        if r_ptr is not None:
+            r = tl.load(r_ptrs + m * stride_rm, mask, other=0.0, eviction_policy="evict_first")
+        h = x.to(tl.float32)
+        if r_ptr is not None:
+            h += r.to(tl.float32)
+            tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
+        scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
+        y = h * scale * w.to(tl.float32)
         tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
 
 
@@ -119,138 +134,63 @@ def _looped(
 
 
 @dataclass(frozen=True)
-class Rows:
-    block_m: int = tile(1, 16, default=1)
-    num_warps: int = threads(1, 32, default=8)
-    hints: int = among(0, 1, default=0)  # x passes through the caches, w stays
-    early: int = among(0, 1, default=1)  # w is asked for before the row's sum is known
-
-
-@dataclass(frozen=True)
-class RowsBySize(Rows):
-    """AUTO: what suits the length and the number of the rows, see `size_rows`."""
-
-    block_m: int = tile(1, 16, default=AUTO)
-    num_warps: int = threads(1, 32, default=AUTO)
-    early: int = among(0, 1, default=AUTO)
+class Rows(row_schemes.Rows):
+    early: int = among(0, 1, default=AUTO)  # w is asked for before the row's sum is known
 
 
 def size_rows(config, limits, *, itemsize, M, N):
     """Return the config with what is AUTO chosen by the sizes.
 
-    A thread holds 16 elements, in 16 bits two of its widest loads: on an H200 softmax of rows of
-    4096 takes 42.3 us with 8, 33.8 with 16 and 34.1 with 32. From 8 warps on it is 32, so that two
-    programs still fit a core. A program costs a core some 70 ns to begin, as much as moving 2 KB
-    there, so where there are many short rows, some of them share one. A row beyond 16384 gets
-    all the threads that a program can have: 2048 rows of 32768 take 71.4 us so, with 16 warps 72.3.
-    Such threads have 64 registers, too few for 32 numbers of x and as many of w in fp32: 64 bytes
-    of them spill on sm_90 if w is asked for early.
+    A row beyond 16384 gets all the threads that a program can have: 2048 rows of 32768 take 71.4 us
+    so, with 16 warps 72.3. Such threads have 64 registers, too few for 32 numbers of x and as many
+    of w in fp32: 64 bytes of them spill on sm_90 if w is asked for early.
     """
-    short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
-    block_m = given(config.block_m, short)
-    held = block_m * padded(N)
-    widest = limits.threads_per_block // limits.warp_size if N > 16_384 else 16
-    share = 256 if limits.cores >= M else 512  # a row for each core waits for its loads alone
-    suited = max(1, min(8, held // share), min(widest, held // 1024))
-    num_warps = given(config.num_warps, suited)
-    early = given(config.early, 0 if N > 16_384 and itemsize > 2 else 1)
-    return replace(config, block_m=block_m, num_warps=num_warps, early=early)
+    most = row_schemes.widest_rows(limits, N)
+    config = row_schemes.fill_rows(config, limits, M, N, most)
+    return replace(config, early=given(config.early, 0 if N > 16_384 and itemsize > 2 else 1))
 
 
-def refuse_rows(config, limits, *, itemsize, M, N):
-    threads_ = config.num_warps * limits.warp_size
-    held = config.block_m * padded(N) // threads_
-    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    return limits.refuse_program(threads_, held, most)
-
-
-def rows_work(config, limits, *, itemsize, M, N):
-    moved = config.block_m * N * itemsize
-    tiles, loaded = tile_count(config, M=M), moved + N * itemsize
-    return Work(tiles=tiles, steps=1, load_bytes=loaded, store_bytes=moved)
-
-
-@rms_norm.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@rms_norm.impl(
+    Rows, resolve=size_rows, refuse=row_schemes.refuse_rows, work=row_schemes.rows_work(vectors=1)
+)
 def rows(x, w, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
-    sizes = M, N, *strides(x, w), EPS
-    _rows[(triton.cdiv(M, config.block_m),)](x, w, y, *sizes, **constants, **meta(config))
+    sizes = M, N, *x.stride(), None, None, w.stride(0), EPS
+    grid = (triton.cdiv(M, config.block_m),)
+    _rows[grid](x, None, w, y, None, *sizes, **constants, **meta(config))
     return y
 
 
-@dataclass(frozen=True)
-class Persistent:
-    block_m: int = tile(1, 4, default=1)
-    num_warps: int = threads(4, 16, default=8)
-    num_stages: int = stages(1, 4, default=4)
-    per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
-
-
-def refuse_persistent(config, limits, *, itemsize, M, N):
-    threads_ = config.num_warps * limits.warp_size
-    block = config.block_m * padded(N)
-    held = 2 * block // threads_  # of x and of w
-    most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
-    buffers = (config.num_stages - 1) * block * itemsize
-    return limits.refuse_program(threads_, held, most, buffers)
-
-
-@rms_norm.impl(Persistent, refuse=refuse_persistent, work=rows_work)
+@rms_norm.impl(
+    row_schemes.Persistent,
+    refuse=row_schemes.refuse_persistent(rows=2, most=96),  # of x and of w
+    work=row_schemes.rows_work(vectors=1),
+)
 def persistent(x, w, *, config):
     """Each program walks many rows: w is read once and stays in registers, and the next rows are
     on their way while one is worked on."""
     M, N = x.shape
     y = x.new_empty(M, N)
-    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
-    constants = dict(BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages)
-    sizes = M, N, *strides(x, w), EPS
-    _persistent[(programs,)](x, w, y, *sizes, **constants, num_warps=config.num_warps)
+    grid, constants = row_schemes.persistent_launch(x, config)
+    sizes = M, N, *x.stride(), None, None, w.stride(0), EPS
+    _persistent[grid](x, None, w, y, None, *sizes, **constants)
     return y
 
 
-@dataclass(frozen=True)
-class Looped:
-    """AUTO: what suits the length of the rows, see `size_blocks`."""
-
-    block_n: int = tile(512, 16_384, default=AUTO)
-    num_warps: int = threads(1, 32, default=AUTO)
-    hints: int = among(0, 1, default=1)  # what is read again stays in the caches
-
-
-def size_blocks(config, limits, *, itemsize, M, N):
-    """Return the config with what is AUTO chosen by the length of the rows.
-
-    Two programs of 32 warps fill a core, and their rows lie in its first-level cache when they are
-    read again: with blocks of 8192, one load of each thread on its way, 2048 rows of 32768 take
-    70.0 us on an H200, with four programs of 16 warps 78.2. Softmax gains 11 % from a second load.
-    Shorter rows of four programs lie in that cache too.
-    """
-    long = N > 16_384
-    block_n = given(config.block_n, 16_384 if long else max(512, min(4096, padded(N))))
-    suited = max(1, min(32, block_n // (512 if long else 256)))
-    num_warps = given(config.num_warps, suited)
-    return replace(config, block_n=block_n, num_warps=num_warps)
-
-
-def refuse_looped(config, limits, *, itemsize, M, N):
-    held = config.block_n // (config.num_warps * limits.warp_size)
-    return limits.refuse_held(held, 64)
-
-
-def looped_work(config, limits, *, itemsize, M, N):
-    steps, row = 2 * tile_count(config, N=N), N * itemsize
-    return Work(tiles=M, steps=steps, load_bytes=config.block_n * itemsize, store_bytes=row)
-
-
-# 64 threads a warp
-CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
-
-
-@rms_norm.impl(Looped, resolve=size_blocks, refuse=refuse_looped, work=looped_work, defaults=CDNA)
+# Two programs of 32 warps fill a core, and their rows lie in its first-level cache when they are
+# read again: with blocks of 8192, one load of each thread on its way, 2048 rows of 32768 take 70.0
+# us on an H200, with four programs of 16 warps 78.2. Softmax gains 11 % from a second load.
+@rms_norm.impl(
+    row_schemes.Looped,
+    resolve=row_schemes.size_blocks(long=16_384),
+    refuse=row_schemes.refuse_looped,
+    work=row_schemes.looped_work(),
+    defaults=row_schemes.CDNA,
+)
 def looped(x, w, *, config):
     """One row in blocks: any length, but x is read twice."""
     M, N = x.shape

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import INTERPRETED, compiled, cores, normal, strides, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Work, among, of_rms, stages, threads, tile
+from workbench.dsl import compiled, normal, row_schemes, strides, tl, triton
+from workbench.dsl.device import sum_pairs
+from workbench.spec import Extent, Spec, Tensor, among, of_rms, stages, threads
 
 EPS = 1e-6
 
@@ -49,23 +50,6 @@ rms_norm_backward = Spec(
 )
 
 
-APART = tl.constexpr(INTERPRETED)  # the interpreter reduces pairs element by element
-
-
-@triton.jit
-def _add_pairs(a, b, c, d):
-    return a + c, b + d
-
-
-@triton.jit
-def _sums(a, b):
-    # Both in one round through shared memory
-    if APART:
-        return tl.sum(a, axis=1, keep_dims=True), tl.sum(b, axis=1, keep_dims=True)
-    else:
-        return tl.reduce((a, b), 1, _add_pairs, keep_dims=True)
-
-
 @triton.jit
 def _persistent(
     x_ptr, w_ptr, dy_ptr, dx_ptr, sums_ptr, M, N,
@@ -84,7 +68,7 @@ def _persistent(
         dy = tl.load(dy_ptrs + m * stride_ym, mask, other=0.0, eviction_policy="evict_first")
         x, dy = x.to(tl.float32), dy.to(tl.float32)
         g = dy * w.to(tl.float32)
-        squares, along = _sums(x * x, g * x)
+        squares, along = sum_pairs(x * x, g * x)
         r = tl.rsqrt(squares / N + EPS)
         along = r * along / N
         z = x * r
@@ -107,40 +91,28 @@ def _add_up(sums_ptr, dw_ptr, PROGRAMS, N, BLOCK_P: tl.constexpr, BLOCK_N: tl.co
 
 
 @dataclass(frozen=True)
-class Persistent:
-    block_m: int = tile(1, 4, default=1)
+class Persistent(row_schemes.Persistent):
     num_warps: int = threads(4, 16, default=16)
     num_stages: int = stages(1, 4, default=3)
     per_core: int = among(1, 2, 3, 4, default=1)  # programs on one core
 
 
-def refuse_persistent(config, limits, *, itemsize, M, N):
-    threads_ = config.num_warps * limits.warp_size
-    block = config.block_m * (1 << (N - 1).bit_length())
-    held = 4 * block // threads_  # of x, dy, w and the sums
-    most = min(128, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
-    buffers = (config.num_stages - 1) * 2 * block * itemsize
-    return limits.refuse_program(threads_, held, most, buffers)
-
-
-def persistent_work(config, limits, *, itemsize, M, N):
-    moved = config.block_m * N * itemsize
-    return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=2 * moved, store_bytes=moved)
-
-
 CDNA = {"gfx90a gfx942 gfx950": Persistent(num_warps=8)}  # 64 threads each
 
 
-@rms_norm_backward.impl(Persistent, refuse=refuse_persistent, work=persistent_work, defaults=CDNA)
+@rms_norm_backward.impl(
+    Persistent,
+    refuse=row_schemes.refuse_persistent(rows=4, most=128, read=2),  # of x, dy, w and the sums
+    work=row_schemes.rows_work(read=2),
+    defaults=CDNA,
+)
 def persistent(x, w, dy, *, config):
     """Each program walks many rows with w and its sum for dw in registers, and the next rows are
     on their way while one is worked on."""
     M, N = x.shape
     dx, dw = x.new_empty(M, N), w.new_empty(N)
-    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
+    (programs,), constants = row_schemes.persistent_launch(x, config)
     sums = x.new_empty(programs, N, dtype=torch.float32)
-    constants = dict(BLOCK_M=config.block_m, BLOCK_N=triton.next_power_of_2(N))
-    constants |= dict(STAGES=config.num_stages, num_warps=config.num_warps)
     _persistent[(programs,)](x, w, dy, dx, sums, M, N, *strides(x, w, dy), EPS, **constants)
     # 64 columns are two whole lines of each partial sum, and at N = 8192 programs for 128 cores
     _add_up[(triton.cdiv(N, 64),)](sums, dw, programs, N, BLOCK_P=128, BLOCK_N=64, num_warps=8)

@@ -23,74 +23,22 @@ from dataclasses import dataclass
 import torch
 
 from workbench.dsl import INTERPRETED, baseline, launch_pdl, tl, triton
+from workbench.kernels import sample_topk_topp as topk
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
-
-# What it means, in torch
-
-
-def philox(seed):
-    """The first 32 bits of Philox4x32-10 at counter 0 under these seeds, as int64."""
-    low = 0xFFFFFFFF
-    keys = [seed & low, (seed >> 32) & low]
-    c0 = c1 = c2 = c3 = torch.zeros_like(seed)
-    for _ in range(10):
-        # The product wraps beyond 2^63, which leaves its 64 bits right.
-        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = ((b >> 32) & low) ^ c1 ^ keys[0], b & low
-        c2, c3 = ((a >> 32) & low) ^ c3 ^ keys[1], a & low
-        keys = [(keys[0] + 0x9E3779B9) & low, (keys[1] + 0xBB67AE85) & low]
-    return c0
-
-
-def part(mass, share):
-    """floor(mass * share / 2^31), whose product would not fit 64 bits."""
-    high, low = mass >> 31, mass & 0x7FFFFFFF
-    return high * share + ((low * share) >> 31)
 
 
 def reference(logits, p, temperature, seed):
-    top = logits.amax(1, keepdim=True)
-    lost = ~top.isfinite()
-    greedy = temperature[:, None] <= 0
-    heat = torch.where(greedy, 1, temperature[:, None]).clamp(min=1e-30)
-    x = torch.where(lost, 0, logits)
-    mass = (torch.exp((x - torch.where(lost, 0, top)) / heat) * 2.0**30 + 0.5).floor().long()
-    order = torch.sort(x, dim=1, descending=True, stable=True).indices
-    ranked = mass.gather(1, order)
-    share = (p.double().clamp(0, 1)[:, None] * 2.0**31).long()
-    enough = part(ranked.sum(1, keepdim=True), torch.where(greedy, 0, share)).clamp(min=1)
-    ranked = torch.where(ranked.cumsum(1) - ranked < enough, ranked, 0)
-    running = torch.zeros_like(mass).scatter_(1, order, ranked).cumsum(1)
-    aim = part(running[:, -1:], philox(seed)[:, None] >> 1)
-    return torch.where(lost, -1, (running <= aim).sum(1, keepdim=True))[:, 0]
-
-
-# A batch of a power of two rows, as they are timed, is a plain one; any other mixes all kinds.
-
-
-def cycled(*kinds):
-    """A maker: the first kind for each row of a plain batch, else all in turn from any on."""
-
-    def make(shape, dtype, device, generator):
-        B = shape[0]
-        first = torch.randint(len(kinds), (1,), generator=generator, device=device)
-        rows = (first + torch.arange(B, device=device)) * bool(B & (B - 1))
-        return torch.tensor(kinds, device=device)[rows % len(kinds)].to(dtype)
-
-    return make
-
-
-def any_seed(shape, dtype, device, generator):
-    return torch.randint(-(1 << 62), 1 << 62, shape, generator=generator, device=device)
+    every = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)  # no top-k
+    return topk.reference(logits, every, p, temperature, seed)
 
 
 sample_top_p = Spec(
     name="sample_top_p",
     inputs={
         "logits": Tensor("B V"),
-        "p": Tensor("B", dtype="fp32", make=cycled(0.9, 0.5, 1.0, 0.7, 0.0)),
-        "temperature": Tensor("B", dtype="fp32", make=cycled(1.0, 0.7, 1.5, 0.0)),
-        "seed": Tensor("B", dtype="int64", make=any_seed),
+        "p": Tensor("B", dtype="fp32", make=topk.cycled(0.9, 0.5, 1.0, 0.7, 0.0)),
+        "temperature": Tensor("B", dtype="fp32", make=topk.cycled(1.0, 0.7, 1.5, 0.0)),
+        "seed": Tensor("B", dtype="int64", make=topk.any_seed),
     },
     outputs={"token": Tensor("B", dtype="int64")},
     reference=reference,
@@ -112,38 +60,14 @@ sample_top_p = Spec(
 
 # Device code
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-FULL = tl.constexpr(1 << 62)  # above every mass
-NOWHERE = tl.constexpr(0x7FFFFFFF)  # behind every token
-LEAST = tl.constexpr(-0x7FFFFFFF)  # below every logit's key
-
-
-@triton.jit
-def _key(x, SHIFT: tl.constexpr):
-    """Whole numbers in the order of these logits, with -0.0 and 0.0 the same; SHIFT bits of them
-    tell nothing, because the logits were widened from 16 bits."""
-    bits = x.to(tl.int32, bitcast=True)
-    key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
-    return tl.where(key == -1, 0, key)
-
-
-@triton.jit
-def _logit(key, SHIFT: tl.constexpr):
-    """The logit with this key."""
-    bits = (key << SHIFT) | tl.where(key < 0, (1 << SHIFT) - 1, 0)
-    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return bits.to(tl.float32, bitcast=True)
+# As in `sample_topk_topp`: keys in the order of logits, and parts of a mass
+_key, _logit, _part = topk._key, topk._logit, topk._part
+LOG2_E, FULL, NOWHERE, LEAST = topk.LOG2_E, topk.FULL, topk.NOWHERE, topk.LEAST
 
 
 @triton.jit
 def _mass(x, top, scale):
     return (tl.exp2((x - top) * scale) * 1073741824.0 + 0.5).to(tl.int32)
-
-
-@triton.jit
-def _part(mass, share):
-    """floor(mass * share / 2^31)"""
-    return (mass >> 31) * share + (((mass & 0x7FFFFFFF) * share) >> 31)
 
 
 @triton.jit
@@ -547,7 +471,7 @@ def bracketed(logits, p, temperature, seed, *, config):
     after = launch_pdl(pdl)
     small = dict(BLOCK=config.block_v, BLOCKS=triton.next_power_of_2(blocks), PDL=pdl)
     binned = dict(**small, BINS=config.bins, num_warps=config.num_warps)
-    listed = dict(LIST=config.list_len, SHIFT=shift_of(logits))
+    listed = dict(LIST=config.list_len, SHIFT=topk.shift_of(logits))
     registers = {"maxnreg": config.maxnreg} if config.maxnreg else {}
     lengths = dict(BLOCK=config.block_v, BINS=config.bins, PDL=pdl, num_warps=config.num_warps)
     _maxima[(B * blocks,)](logits, best, counts, *at, **lengths)
@@ -560,11 +484,6 @@ def bracketed(logits, p, temperature, seed, *, config):
     drawn = dict(num_warps=config.sample_warps, **small, **listed, **after)
     _sample[(B,)](logits, best, *tables, *heats, seed, token, *of_row, seed.stride(0), **drawn)
     return token
-
-
-def shift_of(logits):
-    """Return how many of the lowest bits of fp32 these logits do not have."""
-    return {torch.float16: 13, torch.bfloat16: 16}.get(logits.dtype, 0)
 
 
 @baseline(sample_top_p)

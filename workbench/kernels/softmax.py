@@ -24,6 +24,7 @@ from workbench.dsl import (
     meta,
     padded,
     policies,
+    row_schemes,
     tile_count,
     tl,
     triton,
@@ -38,7 +39,7 @@ from workbench.dsl.block_clusters import (
     send,
 )
 from workbench.dsl.gluon import UNCHECKED, gl, gluon, unwidened
-from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, threads, tile
 
 
 def reference(x):
@@ -257,51 +258,12 @@ def _clusters(
     gl.store(y_ptr + (m * N + low) + lane, y, there)
 
 
-@dataclass(frozen=True)
-class Rows:
-    block_m: int = tile(1, 16, default=1)
-    num_warps: int = threads(1, 32, default=8)
-    hints: int = among(0, 1, default=0)  # x passes through the caches
-
-
-@dataclass(frozen=True)
-class RowsBySize(Rows):
-    """AUTO: what suits the length and the number of the rows, see `size_rows`."""
-
-    block_m: int = tile(1, 16, default=AUTO)
-    num_warps: int = threads(1, 32, default=AUTO)
-
-
-def size_rows(config, limits, *, itemsize, M, N):
-    """Return the config with what is AUTO chosen by the sizes.
-
-    A thread holds 16 elements, in 16 bits two of its widest loads: on an H200 softmax of rows of
-    4096 takes 42.3 us with 8, 33.8 with 16 and 34.1 with 32. From 8 warps on it is 32, so that two
-    programs still fit a core. A program costs a core some 70 ns to begin, as much as moving 2 KB
-    there, so where there are many short rows, some of them share one.
-    """
-    short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
-    block_m = given(config.block_m, short)
-    held = block_m * padded(N)
-    share = 256 if limits.cores >= M else 512  # a row for each core waits for its loads alone
-    suited = max(1, min(8, held // share), min(16, held // 1024))
-    num_warps = given(config.num_warps, suited)
-    return replace(config, block_m=block_m, num_warps=num_warps)
-
-
-def refuse_rows(config, limits, *, itemsize, M, N):
-    threads_ = config.num_warps * limits.warp_size
-    held = config.block_m * padded(N) // threads_
-    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    return limits.refuse_program(threads_, held, most)
-
-
-def rows_work(config, limits, *, itemsize, M, N):
-    moved = config.block_m * N * itemsize
-    return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=moved, store_bytes=moved)
-
-
-@softmax.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@softmax.impl(
+    row_schemes.Rows,
+    resolve=row_schemes.size_rows,
+    refuse=row_schemes.refuse_rows,
+    work=row_schemes.rows_work(),
+)
 def rows(x, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
@@ -312,72 +274,30 @@ def rows(x, *, config):
     return y
 
 
-@dataclass(frozen=True)
-class Persistent:
-    block_m: int = tile(1, 4, default=1)
-    num_warps: int = threads(4, 16, default=8)
-    num_stages: int = stages(1, 4, default=4)
-    per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
-
-
-def refuse_persistent(config, limits, *, itemsize, M, N):
-    threads_ = config.num_warps * limits.warp_size
-    block = config.block_m * padded(N)
-    held = block // threads_
-    buffers = (config.num_stages - 1) * block * itemsize
-    most = 64 if threads_ < 1024 else 16  # 1024 threads have 64 registers each
-    return limits.refuse_program(threads_, held, most, buffers)
-
-
-@softmax.impl(Persistent, refuse=refuse_persistent, work=rows_work)
+@softmax.impl(
+    row_schemes.Persistent,
+    refuse=row_schemes.refuse_persistent(rows=1, most=64),
+    work=row_schemes.rows_work(),
+)
 def persistent(x, *, config):
     """Each program walks many rows, and the next ones are on their way while one is worked on."""
     M, N = x.shape
     y = x.new_empty(M, N)
-    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
-    constants = dict(BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages)
-    _persistent[(programs,)](x, y, M, N, *x.stride(), **constants, num_warps=config.num_warps)
+    grid, constants = row_schemes.persistent_launch(x, config)
+    _persistent[grid](x, y, M, N, *x.stride(), **constants)
     return y
 
 
-@dataclass(frozen=True)
-class Looped:
-    """AUTO: what suits the length of the rows, see `size_blocks`."""
-
-    block_n: int = tile(512, 16_384, default=AUTO)
-    num_warps: int = threads(1, 32, default=AUTO)
-    hints: int = among(0, 1, default=1)  # what is read again stays in the caches
-
-
-def size_blocks(config, limits, *, itemsize, M, N):
-    """Return the config with what is AUTO chosen by the length of the rows.
-
-    Two programs of 32 warps fill a core, and their rows lie in its first-level cache when they are
-    read again. With two loads of each thread on their way 2048 rows of 32768 take 71.1 us on an
-    H200, 80.0 with one; four programs of 16 warps, whose rows overflow that cache, 79.2.
-    """
-    long = N > 16_384
-    block_n = given(config.block_n, 16_384 if long else max(512, min(4096, padded(N))))
-    suited = max(1, min(32, block_n // (512 if long else 256)))
-    num_warps = given(config.num_warps, suited)
-    return replace(config, block_n=block_n, num_warps=num_warps)
-
-
-def refuse_looped(config, limits, *, itemsize, M, N):
-    held = config.block_n // (config.num_warps * limits.warp_size)
-    return limits.refuse_held(held, 64)
-
-
-def looped_work(config, limits, *, itemsize, M, N):
-    steps, row = 2 * tile_count(config, N=N), N * itemsize
-    return Work(tiles=M, steps=steps, load_bytes=config.block_n * itemsize, store_bytes=row)
-
-
-# 64 threads a warp
-CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
-
-
-@softmax.impl(Looped, resolve=size_blocks, refuse=refuse_looped, work=looped_work, defaults=CDNA)
+# Two programs of 32 warps fill a core, and their rows lie in its first-level cache when they are
+# read again. With two loads of each thread on their way 2048 rows of 32768 take 71.1 us on an H200,
+# 80.0 with one; four programs of 16 warps, whose rows overflow that cache, 79.2.
+@softmax.impl(
+    row_schemes.Looped,
+    resolve=row_schemes.size_blocks(long=16_384),
+    refuse=row_schemes.refuse_looped,
+    work=row_schemes.looped_work(),
+    defaults=row_schemes.CDNA,
+)
 def looped(x, *, config):
     """One row in blocks, with a running maximum: any length, but x is read twice."""
     M, N = x.shape

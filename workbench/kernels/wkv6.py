@@ -254,12 +254,13 @@ def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
     return None
 
 
-def sequential_work(config, limits, *, itemsize, B, T, H, N):
+def sequential_work(config, limits, *, itemsize, B, T, H, N, by_key=3):
+    """Return the work of a recurrence with so many inputs by key: r, w and k."""
     state = config.block_v * N * 4
     return Work(
         tiles=B * H * N // config.block_v,
         steps=T,
-        load_bytes=(3 * N + config.block_v) * itemsize + state // T,
+        load_bytes=(by_key * N + config.block_v) * itemsize + state // T,
         store_bytes=T * config.block_v * itemsize + state,
     )
 
@@ -291,9 +292,10 @@ def size_values(config, limits, *, itemsize, B, T, H, N):
     return replace(config, block_v=given(config.block_v, 64 if B * H // limits.cores >= 2 else 32))
 
 
-def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
+def refuse_chunked(config, limits, *, itemsize, B, T, H, N, fit=32, squares=0):
+    """Return why chunks do not fit, or None; they pass on `squares` matrices of N x N besides U."""
     if itemsize == 4 and config.chunk > 32:
-        return f"in fp32 products of {config.chunk} tokens do not fit the registers; 32 do"
+        return f"in fp32 products of {config.chunk} tokens do not fit the registers; {fit} do"
     if config.unrolled and config.chunk > 32 and limits.nvidia:
         return f"unrolled, the levels of {config.chunk} tokens do not fit the registers"
     C, threads_ = config.chunk, config.num_warps * limits.warp_size
@@ -303,7 +305,7 @@ def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
         return f"{config.num_warps} warps are too few for products of {C} tokens"
     block_v = config.block_v
     buffers = config.num_stages - limits.arch.startswith("gfx")
-    kept = itemsize * (C * N + (C + N) * block_v)
+    kept = itemsize * ((C + squares * N) * N + (C + N) * block_v)
     shared = buffers * kept + itemsize * N * block_v
     return limits.refuse_shared(shared)
 

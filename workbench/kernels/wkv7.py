@@ -22,19 +22,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.dsl import FLA, INTERPRETED, meta, normal, strides, tl, triton
-from workbench.spec import (
-    AUTO,
-    Extent,
-    Spec,
-    Tensor,
-    Tolerance,
-    Work,
-    among,
-    given,
-    stages,
-    threads,
-    tile,
-)
+from workbench.kernels import wkv6
+from workbench.spec import AUTO, Spec, Tensor, Work, given, stages
 
 
 def reference(r, w, k, v, kk, a, state):
@@ -61,9 +50,6 @@ def rates(shape, dtype, device, generator):
     return torch.rand(shape, generator=generator, device=device).to(dtype)
 
 
-ROUNDED = Tolerance(relative=2e-2, of_rms=4e-2, rms=6e-3)  # operands of products in bf16
-
-
 wkv7 = Spec(
     name="wkv7",
     inputs={
@@ -78,27 +64,11 @@ wkv7 = Spec(
     outputs={"y": Tensor("B T H N"), "last": Tensor("B H N N", dtype="fp32")},
     reference=reference,
     flops=lambda B, T, H, N: 10 * B * T * H * N * N,
-    check=[
-        {"B": 1, "T": 1, "H": 1, "N": 64},
-        {"B": 2, "T": 17, "H": 1, "N": 64},
-        {"B": 1, "T": 66, "H": 1, "N": 64},
-    ],
-    bench=[
-        {"B": 8, "T": 4096, "H": 40, "N": 64},
-        {"B": 1, "T": 4096, "H": 40, "N": 64},
-        {"B": 64, "T": 1, "H": 40, "N": 64},
-    ],
-    extents={"N": Extent(among=(64,))},
-    # In 16 bits `chunked` rounds the operands of its products to bf16, which leaves errors of about
-    # 0.3 % of the rms in y and in the state, and many times that in the worst of millions: all
-    # together may be twice that. In fp32 each product is of six of bf16, which leaves 2^-22, and of
-    # sums of decays three; a token passes on what was lost before it.
-    tolerance={
-        "fp32": Tolerance(relative=1e-4, of_rms=1e-3, rms=1e-4),
-        "fp16": ROUNDED,
-        "bf16": ROUNDED,
-    },
-    fp32_outputs={"fp16": ROUNDED, "bf16": ROUNDED},
+    check=wkv6.wkv6.check,
+    bench=wkv6.wkv6.bench,
+    extents=wkv6.wkv6.extents,
+    tolerance=wkv6.wkv6.tolerance,
+    fp32_outputs=wkv6.wkv6.fp32_outputs,
 )
 
 
@@ -141,14 +111,6 @@ def _sequential(
         y = tl.sum(S * r.to(tl.float32)[None, :], axis=1)
         tl.store(y_ptrs + at * H * N, y.to(y_ptr.dtype.element_ty))
     tl.store(last_ptr + head * N * N + rows[:, None] * N + n, S)
-
-
-@triton.jit
-def _chunk_inputs(
-    ptr, b, t, h, n, T, stride_b, stride_t, stride_h, stride_n
-):  # fmt: skip
-    ptrs = ptr + b * stride_b + h * stride_h + t[:, None] * stride_t + n[None, :] * stride_n
-    return tl.load(ptrs, (t < T)[:, None], other=0.0)
 
 
 @triton.jit
@@ -207,9 +169,9 @@ def _chunks(
     i, n = tl.arange(0, C), tl.arange(0, N).to(tl.int64)
     t = chunk % count * C + i
     # What is removed: a removal sees those before it, which (I - A)^-1 resolves.
-    w = _chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
-    kk = _chunk_inputs(kk_ptr, b, t, h, n, T, stride_cb, stride_ct, stride_ch, stride_cn)
-    a = _chunk_inputs(a_ptr, b, t, h, n, T, stride_ab, stride_at, stride_ah, stride_an)
+    w = wkv6._chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
+    kk = wkv6._chunk_inputs(kk_ptr, b, t, h, n, T, stride_cb, stride_ct, stride_ch, stride_cn)
+    a = wkv6._chunk_inputs(a_ptr, b, t, h, n, T, stride_ab, stride_at, stride_ah, stride_an)
     G, kk = _summed(w, C, SUM, PRECISION), kk.to(tl.float32)
     aE = (-kk * tl.exp2(G - w.to(tl.float32) * LOG2_E)).to(DOT)
     bE = (kk * a.to(tl.float32) * tl.exp2(-G)).to(DOT)
@@ -224,10 +186,10 @@ def _chunks(
     square = chunk * N * N + n[:, None] * N + n[None, :]
     tl.store(m_ptr + square, M.to(m_ptr.dtype.element_ty))
     # What is added. The decays are summed once more: kept, they would not fit the registers.
-    w = _chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
-    k = _chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
-    v = _chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
-    r = _chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
+    w = wkv6._chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
+    k = wkv6._chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
+    v = wkv6._chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
+    r = wkv6._chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
     G = _summed(w, C, SUM, PRECISION)
     kE = (k.to(tl.float32) * tl.exp2(-G)).to(DOT)
     qE = (r.to(tl.float32) * tl.exp2(G)).to(DOT)
@@ -289,9 +251,7 @@ def _states(
 
 
 @dataclass(frozen=True)
-class Sequential:
-    block_v: int = tile(16, 64, default=32)
-    num_warps: int = threads(1, 8, default=4)
+class Sequential(wkv6.Sequential):
     num_stages: int = stages(1, 4, default=AUTO)  # see `size_stages`
 
 
@@ -306,26 +266,11 @@ def size_stages(config, limits, *, itemsize, B, T, H, N):
     return replace(config, num_stages=given(config.num_stages, 3 if few else 1))
 
 
-def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
-    held = config.block_v * N // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements of the state; 64 is the most"
-    if held < 4:
-        return f"{config.num_warps} warps leave each thread {held} elements, less than one load"
-    return None
+def sequential_work(config, limits, **at):
+    return wkv6.sequential_work(config, limits, **at, by_key=5)
 
 
-def sequential_work(config, limits, *, itemsize, B, T, H, N):
-    state = config.block_v * N * 4
-    return Work(
-        tiles=B * H * N // config.block_v,
-        steps=T,
-        load_bytes=(5 * N + config.block_v) * itemsize + state // T,
-        store_bytes=T * config.block_v * itemsize + state,
-    )
-
-
-@wkv7.impl(Sequential, resolve=size_stages, refuse=refuse_sequential, work=sequential_work)
+@wkv7.impl(Sequential, resolve=size_stages, refuse=wkv6.refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape
@@ -337,37 +282,8 @@ def sequential(r, w, k, v, kk, a, state, *, config):
     return y, last
 
 
-@dataclass(frozen=True)
-class Chunked:
-    chunk: int = tile(16, 64, default=64)
-    unrolled: int = among(0, 1, default=0)  # the levels: fewer registers, but not for 64 tokens
-    num_warps: int = threads(2, 8, default=4)
-    block_v: int = tile(16, 64, default=AUTO)  # see `size_values`
-    num_stages: int = stages(1, 3, default=3)
-
-
-def size_values(config, limits, *, itemsize, B, T, H, N):
-    """Return the config with its block of values chosen by the number of heads: all values of a
-    head where the heads alone give each core two, else half of them. The fewer, the more often the
-    same chunks are read."""
-    return replace(config, block_v=given(config.block_v, 64 if B * H // limits.cores >= 2 else 32))
-
-
-def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
-    if itemsize == 4 and config.chunk > 32:
-        return f"in fp32 products of {config.chunk} tokens do not fit the registers; 16 do"
-    if config.unrolled and config.chunk > 32 and limits.nvidia:
-        return f"unrolled, the levels of {config.chunk} tokens do not fit the registers"
-    C, threads_ = config.chunk, config.num_warps * limits.warp_size
-    if threads_ > 512 or 4 * threads_ > C * N:
-        return f"{config.num_warps} warps are too many for products of {C} tokens"
-    if 32 * threads_ < C * N:
-        return f"{config.num_warps} warps are too few for products of {C} tokens"
-    block_v = config.block_v
-    buffers = config.num_stages - limits.arch.startswith("gfx")
-    kept = itemsize * ((C + N) * N + (C + N) * block_v)
-    shared = buffers * kept + itemsize * N * block_v
-    return limits.refuse_shared(shared)
+def refuse_chunked(config, limits, **at):
+    return wkv6.refuse_chunked(config, limits, **at, fit=16, squares=1)
 
 
 def chunked_work(config, limits, *, itemsize, B, T, H, N):
@@ -411,17 +327,17 @@ def chunked_work(config, limits, *, itemsize, B, T, H, N):
 
 # Registers are what limits a chunk: 64 threads a warp with their own matrix registers on CDNA,
 # 16-row products on Ampere and RDNA.
-SMALL = Chunked(chunk=32, unrolled=1, num_warps=4, block_v=32, num_stages=2)
-RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=16, num_stages=2)
+SMALL = wkv6.Chunked(chunk=32, unrolled=1, num_warps=4, block_v=32, num_stages=2)
+RDNA = wkv6.Chunked(chunk=16, unrolled=1, num_warps=4, block_v=16, num_stages=2)
 
 
 @wkv7.impl(
-    Chunked,
-    resolve=size_values,
+    wkv6.Chunked,
+    resolve=wkv6.size_values,
     refuse=refuse_chunked,
     work=chunked_work,
     defaults={
-        "fp32": Chunked(16, 1, 4, 16, 1),
+        "fp32": wkv6.Chunked(16, 1, 4, 16, 1),
         "sm_80 sm_86 sm_89 sm_120 gfx90a gfx942 gfx950": SMALL,
         "gfx1100": RDNA,
     },

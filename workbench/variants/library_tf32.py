@@ -37,19 +37,19 @@ library_tf32 = Spec(
 @triton.jit
 def _tiles(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bn, stride_bk,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
     m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     n = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     lane = tl.arange(0, BLOCK_K).to(tl.int64)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), SUM)
     for start in range(0, K, BLOCK_K):
         k = start + lane
         a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak
-        a = tl.load(a_ptrs, (m < M)[:, None] & (k < K)[None, :], other=0.0)
+        a = tl.load(a_ptrs, (m < M)[:, None] & (k < K)[None, :], other=0)
         b_ptrs = b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn
-        b = tl.load(b_ptrs, (k < K)[:, None] & (n < N)[None, :], other=0.0)
-        acc = tl.dot(a, b, acc)
+        b = tl.load(b_ptrs, (k < K)[:, None] & (n < N)[None, :], other=0)
+        acc = tl.dot(a, b, acc, out_dtype=SUM)
     tl.store(c_ptr + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
 
@@ -68,22 +68,28 @@ def refuse_tiles(config, limits, *, itemsize, M, K, N):
 
 
 def work(config, limits, *, itemsize, M, K, N):
+    """Return the work of tiles with steps of 32 numbers of four bytes, or 64 of one."""
+    BM, BN, BK = config.block_m, config.block_n, 64 if itemsize == 1 else 32
     return Work(
         tiles=tile_count(config, M=M, N=N),
-        steps=-(-K // 32),
-        load_bytes=(config.block_m + config.block_n) * 32 * itemsize,
-        store_bytes=config.block_m * config.block_n * itemsize,
-        dot=(config.block_m, config.block_n, 32),
+        steps=-(-K // BK),
+        load_bytes=(BM + BN) * BK * itemsize,
+        store_bytes=4 * BM * BN,
+        dot=(BM, BN, BK),
     )
 
 
 @library_tf32.impl(Tiles, refuse=refuse_tiles, work=work, defaults={"gfx1100": Tiles(64, 64, 8)})
 def tiles(a, b, *, config):
     """One program a tile."""
+    return launch_tiles(a, b, a.new_empty(len(a), len(b)), config, 32, tl.float32)
+
+
+def launch_tiles(a, b, c, config, block_k, sums):
+    """c = a b^T in steps of `block_k`, summed in this dtype."""
     (M, K), (N, _) = a.shape, b.shape
-    c = a.new_empty(M, N)
     grid = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
-    constants = dict(BLOCK_K=32, num_stages=2, **meta(config))
+    constants = dict(BLOCK_K=block_k, SUM=sums, num_stages=2, **meta(config))
     _tiles[grid](a, b, c, M, N, K, *strides(a, b), **constants)
     return c
 

@@ -7,7 +7,7 @@ a[m, k] b[n, k], exactly, in 32 bits. Its rate is in operations, which no datash
 
 import torch
 
-from workbench.dsl import INTERPRETED, strides, tl, triton
+from workbench.dsl import INTERPRETED, strides, tl
 from workbench.spec import Spec, Tensor, Tolerance, Work
 from workbench.variants import matrix_only as floats
 
@@ -51,27 +51,6 @@ matrix_int8 = Spec(
 )
 
 
-@triton.jit
-def _resident(
-    a_ptr, b_ptr, s_ptr, y_ptr, stride_am, stride_ak, stride_bn, stride_bk, stride_s,
-    added, nothing, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SUMS: tl.constexpr,
-):  # fmt: skip
-    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K).to(tl.int64)
-    a = tl.load(a_ptr + m.to(tl.int64)[:, None] * stride_am + k[None, :] * stride_ak)
-    b = tl.load(b_ptr + k[:, None] * stride_bk + n.to(tl.int64)[None, :] * stride_bn)
-    last = tl.zeros((M, N), tl.int32)
-    # `nothing` is 0, which only the launch knows: where all sums begin alike, LLVM adds up one of
-    # them and leaves out the others, as it did for every target but sm_90 and sm_100
-    for i in range(SUMS):
-        acc = tl.full((M, N), i * nothing, tl.int32)
-        for _ in range(added):
-            acc = tl.dot(a, b, acc, out_dtype=tl.int32)
-        last = acc
-    p = tl.program_id(0).to(tl.int64)
-    s = tl.load(s_ptr + p * stride_s)
-    tl.store(y_ptr + p * M + m, s * tl.sum(last, axis=1))
-
-
 def refuse_resident(config, limits, *, itemsize, M, K, N, P):
     threads_ = config.num_warps * limits.warp_size
     held, shared = M * N // threads_, (M + N) * K
@@ -96,9 +75,9 @@ def resident(a, b, s, *, config):
     """One program a tile, which never leaves it."""
     (M, K), (N, _), (P,) = a.shape, b.shape, s.shape
     y = a.new_empty(P, M, dtype=torch.int32)
-    constants = dict(M=M, N=N, K=K, num_warps=config.num_warps)
+    constants = dict(M=M, N=N, K=K, UPCAST=False, SUM=tl.int32, num_warps=config.num_warps)
     constants |= dict(SUMS=2 if INTERPRETED else SUMS)  # every sum is the same
-    _resident[(P,)](a, b, s, y, *strides(a, b, s), ADDED, 0, **constants)
+    floats._resident[(P,)](a, b, s, y, *strides(a, b, s), ADDED, 0, **constants)
     return y
 
 

@@ -74,24 +74,26 @@ matrix_only = Spec(
 def _resident(
     a_ptr, b_ptr, s_ptr, y_ptr, stride_am, stride_ak, stride_bn, stride_bk, stride_s,
     added, nothing, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SUMS: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K).to(tl.int64)
     a = tl.load(a_ptr + m.to(tl.int64)[:, None] * stride_am + k[None, :] * stride_ak)
     b = tl.load(b_ptr + k[:, None] * stride_bk + n.to(tl.int64)[None, :] * stride_bn)
     if UPCAST:
         a, b = a.to(tl.float32), b.to(tl.float32)
-    last = tl.zeros((M, N), tl.float32)
+    last = tl.zeros((M, N), SUM)
     # `nothing` is 0, which only the launch knows: where all sums begin alike, LLVM adds up one of
     # them and leaves out the others, as it did for every target but sm_90 and sm_100
     for i in range(SUMS):
-        acc = tl.full((M, N), (i * nothing).to(tl.float32), tl.float32)
+        acc = tl.full((M, N), (i * nothing).to(SUM), SUM)
         for _ in range(added):
-            acc = tl.dot(a, b, acc)
+            acc = tl.dot(a, b, acc, out_dtype=SUM)
         last = acc
     p = tl.program_id(0).to(tl.int64)
     s = tl.load(s_ptr + p * stride_s)
-    tl.store(y_ptr + p * M + m, s * tl.sum(last, axis=1) / added)
+    y_ptrs = y_ptr + p * M + m
+    y = s * tl.sum(last, axis=1)
+    tl.store(y_ptrs, y / added if s.dtype == tl.float32 else y)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def resident(a, b, s, *, config):
     (M, K), (N, _), (P,) = a.shape, b.shape, s.shape
     y = a.new_empty(P, M, dtype=torch.float32)
     added = added_of(a.element_size())
-    constants = dict(M=M, N=N, K=K, UPCAST=INTERPRETED and a.dtype != torch.float32)
+    constants = dict(M=M, N=N, K=K, UPCAST=INTERPRETED and a.dtype != torch.float32, SUM=tl.float32)
     constants |= dict(SUMS=2 if INTERPRETED else PRODUCTS // added)  # every sum is the same
     constants |= dict(num_warps=config.num_warps)
     _resident[(P,)](a, b, s, y, *strides(a, b, s), added, 0, **constants)

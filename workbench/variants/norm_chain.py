@@ -76,7 +76,7 @@ def in_registers(config, limits, *, itemsize, M, N, L):
 
 def whole_rows(config):
     """The config of each norm in a launch of its own."""
-    return rms_norm.Rows(block_m=1, num_warps=config.num_warps)
+    return rms_norm.Rows(block_m=1, num_warps=config.num_warps, early=1)
 
 
 @norm_chain.impl(Warps, refuse=refuse_rows, work=one_by_one)

@@ -11,7 +11,7 @@ exp(x - max(x)).
 import torch
 
 from workbench.dsl import meta, padded, strides, tl, triton
-from workbench.kernels.softmax import RowsBySize, refuse_rows, size_rows
+from workbench.dsl.row_schemes import Rows, refuse_rows, size_rows
 from workbench.spec import Spec, Tensor, Work
 
 
@@ -52,7 +52,7 @@ def rows_work(config, limits, *, itemsize, M, N):
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=number, store_bytes=number)
 
 
-@softmax_arithmetic.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@softmax_arithmetic.impl(Rows, resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def rows(a, x, *, config):
     """As many rows as `softmax.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]

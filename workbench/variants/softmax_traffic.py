@@ -6,7 +6,7 @@ memory busy all the time half memory-bound.
 """
 
 from workbench.dsl import meta, padded, policies, tl, triton
-from workbench.kernels.softmax import RowsBySize, refuse_rows, rows_work, size_rows
+from workbench.dsl.row_schemes import Rows, refuse_rows, rows_work, size_rows
 from workbench.spec import Spec, Tensor, Tolerance
 
 
@@ -39,7 +39,7 @@ def _rows(
     tl.store(y_ptr + m * N + n, x, mask)
 
 
-@softmax_traffic.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@softmax_traffic.impl(Rows, resolve=size_rows, refuse=refuse_rows, work=rows_work())
 def rows(x, *, config):
     """Each element is read once and written once, as `softmax.rows` does."""
     M, N = x.shape

@@ -108,8 +108,8 @@ AMD = dict.fromkeys(("gfx90a", "gfx942", "gfx950", "gfx1100"), Warps(num_stages=
 @model_step.impl(Warps, refuse=refuse_step, work=untold, defaults=AMD)
 def step(x, before, qkv, out, between, up, down, last, *, config):
     """The workbench's kernels, the sums carried from one call to the next, torch's products."""
-    norm = rms_norm.Rows(num_warps=config.num_warps)
-    add = fused_add_rms_norm.Rows(num_warps=config.num_warps)
+    norm = rms_norm.Rows(block_m=1, num_warps=config.num_warps, early=1)
+    add = fused_add_rms_norm.Rows(block_m=1, num_warps=config.num_warps, early=1)
     dedup = swiglu.Blocks(num_warps=config.num_warps)
     scales = [*before[1:].unbind(), last]  # of the norm that the next layer begins with
     y = rms_norm.rows(x, before[0], config=norm)

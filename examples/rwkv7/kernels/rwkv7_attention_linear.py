@@ -134,7 +134,7 @@ def refuse_parts(config, limits, *, itemsize, **sizes):
 
 def normed(x, weight, bias, config):
     """Layer norm over the channels of `B T C`."""
-    rows = layer_norm.RowsBySize(block_m=1, num_warps=config.num_warps)
+    rows = layer_norm.Rows(block_m=1, num_warps=config.num_warps)
     return layer_norm.rows(x.reshape(-1, x.shape[-1]), weight, bias, config=rows).view(x.shape)
 
 

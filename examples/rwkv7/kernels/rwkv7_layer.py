@@ -10,7 +10,7 @@ import rwkv7_attention_linear as before
 import rwkv7_attention_output as behind
 import rwkv7_ffn as ffn
 
-from workbench.kernels import token_shift, wkv7
+from workbench.kernels import token_shift, wkv6, wkv7
 from workbench.spec import Spec, Tensor, Tolerance
 
 N = before.N
@@ -90,7 +90,7 @@ def whole(recur, x, last, first, state, vectors, mix, square, down, up, key, val
 
 
 def size_values(config, limits, *, itemsize, B, T, H, P):
-    return wkv7.size_values(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
+    return wkv6.size_values(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
 
 
 def size_stages(config, limits, *, itemsize, B, T, H, P):
@@ -106,11 +106,11 @@ def refuse_chunked(config, limits, *, itemsize, B, T, H, P):
 def refuse_sequential(config, limits, *, itemsize, B, T, H, P):
     return before.refuse_parts(
         before.Warps(), limits, itemsize=itemsize, H=H
-    ) or wkv7.refuse_sequential(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
+    ) or wkv6.refuse_sequential(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
 
 
 @rwkv7_layer.impl(
-    wkv7.Chunked,
+    wkv6.Chunked,
     resolve=size_values,
     refuse=refuse_chunked,
     work=before.untold,
