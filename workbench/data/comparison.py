@@ -74,5 +74,5 @@ class ComparisonResult:
         """Return the comparison as plain data: the key `comparison` of the JSON document."""
         both = {"kind": self.kind, "before": self.before, "after": self.after}
         worst = next((w for w in self._all_words if EXIT[w] == self.exit_code), NO_VERDICT)
-        said = {"word": worst, "sentence": self.sentence, "parts": list(self.parts)}
-        return {**both, **said, **self.evidence}
+        about = {"word": worst, "sentence": self.sentence, "parts": list(self.parts)}
+        return {**both, **about, **self.evidence}
