@@ -393,6 +393,7 @@ def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     assert place.gate("HEAD~1", kernel=kernels, json=summary) == 0
     fine = json.loads(summary.read_text())
     assert fine["exit_code"] == 0 and len(fine["comparison"]["parts"]) == 1
+    assert fine["comparison"]["word"] == "SAME"
     assert fine["comparison"]["parts"][0]["verdict"]["word"] == "SAME"
     assert place.gate("HEAD~1", slower(2, 1.05), kernel=kernels, json=summary) == 1
     document = json.loads(summary.read_text())

@@ -13,6 +13,7 @@ from workbench.commands.result import RunResult, write_comparison
 from workbench.data.comparison import ComparisonResult, Kind
 from workbench.data.files import write_files
 from workbench.data.impl_check import ImplCheck
+from workbench.data.verdict import EXIT
 from workbench.revisions.changed_kernels import LeftOut, leave
 from workbench.revisions.worktree import WORKING
 
@@ -35,7 +36,8 @@ class GateReport:
     def words(self) -> list[str]:
         """The words that decide beside those of the comparison."""
         broken = ["FAILS" for left in self.left_out if left.broken]
-        return [*broken, *(check.state for check in self.checks)]
+        bad = [check.state for check in self.checks if EXIT[check.state]]
+        return [*broken, *bad]
 
     def leave(self, what: str, reason: str, broken: bool = False) -> None:
         """Add what is not compared, once for each reason."""
