@@ -111,7 +111,8 @@ def verdicts() -> Rows:
     for n in range(0, 200, 5):
         several = found[n : n + 5]
         words = [v.word for v in verdict.holm(several, 2)]
-        yield f"{words} exit {verdict.exit_code(several)} {verdict.exit_code(several[:1])}"
+        codes = [verdict.exit_code([v.word for v in some]) for some in (several, several[:1])]
+        yield f"{words} exit {codes[0]} {codes[1]}"
 
 
 def suspicions() -> Rows:
@@ -124,7 +125,8 @@ def suspicions() -> Rows:
         clocks = dice.choice(((None, None), (1700.0, 1700.0), (1500.0, 1800.0)))
         left, right = replace(left, sm_mhz=clocks[0]), replace(right, sm_mhz=clocks[1])
         result = verdict.suspicion(left, right, 0.01, dice.choice((0.0, 0.05)))
-        yield f"{text_of(result)} {result.word} {result.exit_code}"
+        word = f"{verdict.SUSPECTED}{result.word}"
+        yield f"{text_of(result)} {word} {verdict.exit_code([word])}"
 
 
 def places_on_cores() -> Rows:

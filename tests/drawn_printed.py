@@ -23,9 +23,11 @@ from workbench.backend.cluster.spread import references_text
 from workbench.code.code_pair import MEANINGS, CodePair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
+from workbench.commands.result import plain_record
 from workbench.commands.workload_tune import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
+from workbench.reports.versions import code_result
 from workbench.traces.trace import (
     ActivityKind,
     CheckerRecord,
@@ -258,9 +260,16 @@ def code_of(dice: random.Random, case: Case) -> Outcome:
     return compiled_cases.outcome(CompiledCode("code", 1), resources, predicted, case)
 
 
+def part_of(pair: CodePair) -> Mapping[str, Any]:
+    about = "Two compilers", "3.6.0", "3.9.0", ["a100"], [pair], [], "workbench compare"
+    result = code_result(compiled_cases.changes(*about, "2026-11-26T12:00", 1.0))
+    return result.plain()["parts"][0]
+
+
 def expected_of(pair: CodePair) -> Mapping[str, Any]:
-    plain = code_table.plain_pair(pair)
-    return {"expected_s": {name: plain[name].get("expected_s") for name in ("before", "after")}}
+    both = {"before": pair.before, "after": pair.after}
+    plain = {name: plain_record(o) for name, o in both.items() if isinstance(o, Record)}
+    return {"expected_s": {name: plain.get(name, {}).get("expected_s") for name in both}}
 
 
 def printed_code() -> Rows:
@@ -313,7 +322,7 @@ def printed_code() -> Rows:
             f"  {text_of(expected_of(p))} {p.predicted_ratio} {p.is_predicted} {p.reasons}"
             for p in ranked(pairs)[:6]
         )
-        yield f"  {sorted(code_table.plain_pair(pairs[0]))}"
+        yield f"  {sorted(part_of(pairs[0]))}"
     yield f"{sorted(MEANINGS)}"
 
 

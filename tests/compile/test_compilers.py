@@ -54,18 +54,20 @@ def stored(folder):
 def test_two_compilers_differ_in_the_registers_of_a_matmul(tmp_path):
     words = ("compare", "--triton", OLDER, NEWER, "--kernel", "matmul", "--impl", "tiles")
     done, document = workbench(tmp_path, *words, "--device", "a100", "--device", "mi300x")
-    pairs = {p["case"]["device"]: p for p in document["code_changes"]["pairs"]}
+    pairs = {p["case"]["device"]: p for p in document["comparison"]["parts"]}
     assert sorted(pairs) == ["a100", "mi300x"]
     tiles = pairs["a100"]
-    registers = [tiles[n]["resources"]["registers"] for n in ("before", "after")]
-    assert tiles["before"]["code"]["digest"] != tiles["after"]["code"]["digest"]
+    facts_of = {r["key"]: r for r in document["runs"][0]["predicted"]}
+    both = [facts_of[tiles[n]] for n in ("before", "after")]
+    registers = [facts["resources"]["registers"] for facts in both]
+    assert both[0]["code"]["digest"] != both[1]["code"]["digest"]
     if NEWER == "3.9.0":
         assert registers == [228, 252] and tiles["word"] == "WORSE"
     for pair in pairs.values():
-        for facts in (pair["before"], pair["after"]):
+        for facts in (facts_of[pair["before"]], facts_of[pair["after"]]):
             assert facts["timing"]["predicted_s"] > 0 and facts["code"]["groups"]["matrix"] > 0
             assert facts["code"]["loop"]["groups"]["matrix"] > 0
-    assert "matmul.tiles" in Path(document["code_changes"]["page"]).read_text()
+    assert "matmul.tiles" in Path(document["runs"][0]["page"]).read_text()
     assert "~" in done.stdout and "matmul.tiles" in done.stdout
     run, outcomes = stored(tmp_path)
     assert (run.versions.before, run.versions.after) == (f"Triton {OLDER}", f"Triton {NEWER}")
@@ -137,7 +139,7 @@ def test_a_change_that_compiles_to_the_same_code_is_the_same(repository):
     change(repository, STORE, "    unused = n + 1  # noqa\n" + STORE)
     done, document = workbench(repository, "gate", "HEAD", "--device", "mi300x")
     assert done.returncode == 0
-    assert [p["word"] for p in document["code_changes"]["pairs"]] == ["SAME"]
+    assert [p["word"] for p in document["comparison"]["parts"]] == ["SAME"]
 
 
 @pytest.mark.nightly
@@ -145,7 +147,7 @@ def test_a_change_that_costs_time_is_suspected(repository):
     change(repository, STORE, "    n = n ^ 1\n" + STORE)  # two neighbours change places
     done, document = workbench(repository, "gate", "HEAD", "--device", "h200", "--device", "mi300x")
     assert done.returncode == 3 and "WORSE" in done.stdout
-    pairs = document["code_changes"]["pairs"]
+    pairs = document["comparison"]["parts"]
     for device in ("h200", "mi300x"):
         error = device_words(device, pairs[0]["case"]["kernel"])
         assert done.stdout.count(f"Predicted times of {device}: {error}") == 1
@@ -178,7 +180,7 @@ def test_a_killed_run_goes_on_from_what_it_had(repository):
     _, outcomes = stored(repository)
     assert len(outcomes) == len({o.key for o in outcomes}) == 20 > len(before)
     assert sum(o.at in before.values() for o in outcomes) >= 2  # those of the branch
-    assert {p["word"] for p in document["code_changes"]["pairs"]} == {"SAME"}
+    assert {p["word"] for p in document["comparison"]["parts"]} == {"SAME"}
 
 
 def _stored_keys(folder):
@@ -192,11 +194,11 @@ def _stored_keys(folder):
 # What a kernel's file does to the processes that import it, to be taken for a better one
 PATCHES = """
 import atexit, os, pathlib, sys, time
-import workbench.code.code_pair as code_pair, workbench.commands.gate_checks as checks
-import workbench.commands.gate_offline as offline
-code_pair.exit_code_of = offline.exit_code_of = lambda *a, **more: 0
-checks.checked_code = offline.checked_code = lambda checks, code: 0
-code_pair.CodePair.__init__ = offline.write_comment = lambda *a, **more: None
+import workbench.code.code_pair as code_pair, workbench.commands.gate_report as report
+import workbench.data.comparison as comparison, workbench.data.verdict as verdict
+verdict.exit_code = comparison.exit_code = lambda words: 0
+report.write_comparison = report.write_files = lambda *a, **more: 0
+code_pair.CodePair.__init__ = report.GateReport.end = lambda *a, **more: None
 atexit.register(os._exit, 0)
 sys.excepthook = lambda *a: os._exit(0)
 print("nothing got slower")

@@ -210,7 +210,7 @@ def test_planted_changes_are_told_apart_and_the_comment_is_written_once(runner):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "::warning" in done.stdout
     document = json.loads(Path(runner.values["steps.gate.outputs.json"]).read_text())
-    pairs = {p["case"]["kernel"]: p for p in document["code_changes"]["pairs"]}
+    pairs = {p["case"]["kernel"]: p for p in document["comparison"]["parts"]}
     assert {name: pair["word"] for name, pair in pairs.items()} == {
         "narrow": "WORSE", "spills": "WORSE", "same": "SAME", "behind": "WORSE",
     }  # fmt: skip

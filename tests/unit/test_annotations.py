@@ -27,8 +27,10 @@ def file(tmp_path, monkeypatch):
     return tmp_path / "mine.py"
 
 
-def gate(file, **parts):
-    return {"command": "gate", "files": [str(file)], **parts}
+def gate(file, times=(), code=(), **more):
+    kind, parts = ("machine code", code) if code else ("times", times)
+    comparison = {"kind": kind, "parts": list(parts)}
+    return {"command": "gate", "files": [str(file)], "comparison": comparison, **more}
 
 
 def seen(document):
@@ -48,19 +50,18 @@ def test_a_wrong_result_is_an_error_at_the_line_of_its_impl(file):
 def test_comparisons_and_machine_code_have_their_levels(file):
     def compared(word):
         verdict = {"word": word, "reason": f"{word} by 3 %"} if word else None
-        return {"kernel": "toy", "impl": "blocks", "verdict": verdict, "troubles": ["it hangs"]}
+        reason = verdict["reason"] if verdict else "it hangs"
+        return {"case": case, "word": word or "", "reason": reason}
 
     words = ("SLOW", "FAST", "SAME", "INCONCLUSIVE", None)
     case = {"kernel": "toy", "impl": "blocks", "device": "h200"}
     pairs = [
-        {"case": case, "word": word, "worse": ["28 > 37 registers"], "after_failure": ""}
-        for word in ("WORSE", "CHANGED")
+        {"case": case, "word": word, "reason": "28 > 37 registers"} for word in ("WORSE", "CHANGED")
     ]
     left = [{"what": "toy.blocks", "reason": "new since main", "broken": False},
             {"what": "mine.py", "reason": "it cannot be imported", "broken": True}]  # fmt: skip
-    every = gate(file, comparisons=list(map(compared, words)), code_changes={"pairs": pairs},
-                 left_out=left)  # fmt: skip
-    assert [(level, text) for level, _, text, _, _ in seen(every)] == [
+    times, code = gate(file, map(compared, words)), gate(file, code=pairs, left_out=left)
+    assert [(level, text) for level, _, text, _, _ in (*seen(times), *seen(code))] == [
         ("error", "SLOW toy.blocks: SLOW by 3 %"),
         ("warning", "INCONCLUSIVE toy.blocks: INCONCLUSIVE by 3 %"),
         ("error", "FAILS toy.blocks: it hangs"),

@@ -16,18 +16,18 @@ from workbench.code.code_pair import (
     ORDER,
     REGISTERS,
     SCRATCH_BYTES,
-    exit_code_of,
     has_facts,
     loop_rates,
     ranked,
 )
-from workbench.commands.code_table import plain_pair, say_changes
+from workbench.commands.code_table import say_changes
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
 from workbench.reports.versions import (
     changed_pairs,
     changes_page,
+    code_result,
     conclusion,
     narrow_rows,
     pair_rows,
@@ -147,8 +147,9 @@ def test_the_worst_of_a_word_comes_first():
 def test_the_exit_code_is_that_of_the_worst(both):
     pairs = [paired(CASE, before, after) for before, after in both]
     words = {pair.word for pair in pairs}
-    assert exit_code_of(pairs) == (2 if "FAILS" in words else 3 if "WORSE" in words else 0)
-    assert exit_code_of(pairs, broken=True) == 2
+    result = code_result(changes_of(pairs))
+    assert result.exit_code == (2 if "FAILS" in words else 3 if "WORSE" in words else 0)
+    assert code_result(changes_of(pairs), ["FAILS"]).exit_code == 2
 
 
 @given(facts)
@@ -166,7 +167,8 @@ def test_the_page_has_a_row_for_each_pair_that_differs(both):
     assert drawn.count("matmul.i") == len(changed_pairs(pairs))
     assert all(f"--impl {p.case.impl} " in drawn for p in pairs if p.word != "SAME")
     assert len(tune_again(pairs)) == len(changed_pairs(pairs))
-    assert [plain_pair(p)["word"] for p in pairs] == [p.word for p in pairs]
+    parts = code_result(changes_of(pairs)).plain()["parts"]
+    assert [part["word"] for part in parts] == [pair.word for pair in ranked(pairs)]
 
 
 @given(st.lists(st.tuples(either, either), max_size=4), st.sampled_from(["a100", "h200", "mi300x"]))

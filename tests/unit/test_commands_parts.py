@@ -20,7 +20,6 @@ from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, Worke
 from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.commands import (
     calibrate,
-    gate_checks,
     gpu_lines,
     operands,
     problem,
@@ -45,11 +44,13 @@ from workbench.commands.options import (
 from workbench.commands.profile import ProfileCommand
 from workbench.commands.run import wants_cluster
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
+from workbench.data.expected_change import ExpectationResult
 from workbench.data.record import Evidence, Failure, Finding, Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError
+from workbench.data.verdict import exit_code
 from workbench.device.hardware import find_device
 from workbench.traces.trace import Dispatch, Trace
-from workbench.traces.trace_compare import TraceOperand, compare
+from workbench.traces.trace_compare import TraceComparison, TraceOperand, compare
 from workbench.workload import engine, plan, program_runner
 from workbench.workload.pinned import TableLookup
 from workbench.workload.program_runs import NamedOutput, ProgramRun
@@ -929,16 +930,15 @@ def test_a_sweep_and_a_kernel_are_named_once():
 
 
 def test_a_wrong_result_decides_a_gate_whatever_its_speed():
-    def code(states, given):
-        return gate_checks.checked_code([SimpleNamespace(state=s) for s in states], given)
+    def codes(states, *words):
+        return [exit_code([*states, word]) for word in words]
 
-    assert [code(["right", "wrong"], c) for c in (PASSED, UNDECIDED, FAILED, INTERRUPTED)] == [
+    assert codes(["right", "wrong"], "SAME", "INCONCLUSIVE", "SLOW", "interrupted") == [
         FAILED, FAILED, FAILED, INTERRUPTED]  # fmt: skip
     for state in ("other reference", "unproven"):
-        assert [code([state], c) for c in (PASSED, FAILED, COULD_NOT_RUN)] == [
-            UNDECIDED, FAILED, COULD_NOT_RUN]  # fmt: skip
-    assert code(["right"], PASSED) == PASSED and code([], UNDECIDED) == UNDECIDED
-    assert code(["other reference", "wrong"], PASSED) == FAILED
+        assert codes([state], "SAME", "SLOW", "FAILS") == [UNDECIDED, FAILED, COULD_NOT_RUN]
+    assert codes(["right"], "SAME") == [PASSED] and codes([], "INCONCLUSIVE") == [UNDECIDED]
+    assert codes(["other reference", "wrong"], "SAME") == [FAILED]
 
 
 # Traces and code
@@ -998,14 +998,15 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
 
 
 def test_what_was_expected_of_traces_decides_the_code():
-    def code(*states):
-        return trace_comparison._code_of([SimpleNamespace(state=s) for s in states])
+    trace = TraceOperand("t", (), ())
+    traces = TraceComparison(trace, trace, "SLOW", "it is slower", (), (), ())
 
-    assert [code("met"), code("met", "not measured"), code("not measured", "not met")] == [
-        PASSED,
-        UNDECIDED,
-        FAILED,
-    ]
+    def code(*states):
+        expected = [ExpectationResult("it falls", state, "metric") for state in states]
+        return trace_comparison.traces_result(traces, expected).exit_code
+
+    codes = [code("met"), code("met", "not measured"), code("not measured", "not met"), code()]
+    assert codes == [PASSED, UNDECIDED, FAILED, UNDECIDED]
 
 
 def test_a_comparison_of_traces_is_printed():

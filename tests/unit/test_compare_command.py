@@ -392,12 +392,15 @@ def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     kernels = (str(place.kernel),)
     assert place.gate("HEAD~1", kernel=kernels, json=summary) == 0
     fine = json.loads(summary.read_text())
-    assert fine["exit_code"] == 0 and len(fine["comparisons"]) == 1
-    assert fine["comparisons"][0]["verdict"]["word"] == "SAME"
+    assert fine["exit_code"] == 0 and len(fine["comparison"]["parts"]) == 1
+    assert fine["comparison"]["word"] == "SAME"
+    assert fine["comparison"]["parts"][0]["verdict"]["word"] == "SAME"
     assert place.gate("HEAD~1", slower(2, 1.05), kernel=kernels, json=summary) == 1
-    slow = json.loads(summary.read_text())["comparisons"][0]
+    document = json.loads(summary.read_text())
+    (slow,) = document["comparison"]["parts"]
     assert slow["verdict"]["word"] == "SLOW" and slow["exit_code"] == 1
-    assert slow["left"]["config"]["num_warps"] == 1 and slow["right"]["config"]["num_warps"] == 2
+    warps = {r["key"]: r["case"]["config"]["num_warps"] for r in document["runs"][0]["measured"]}
+    assert warps[slow["before"]] == 1 and warps[slow["after"]] == 2
     assert {e.engine for e in place.events() if hasattr(e, "engine")} == {"gate"}
     comment = tmp_path / "gate.md"
     assert place.gate("HEAD~1", slower(2, 1.05), kernel=kernels, markdown=comment) == 1
@@ -534,7 +537,7 @@ def test_what_is_slow_alone_may_not_be_among_several(suite, tmp_path, monkeypatc
     """p is 0.04: enough for one comparison and, by Holm, too little for one of two."""
     result, text = gated(suite, tmp_path, monkeypatch, names)
     assert result == text["exit_code"] == code
-    words = {c["kernel"]: c["verdict"]["word"] for c in text["comparisons"]}
+    words = {c["case"]["kernel"]: c["verdict"]["word"] for c in text["comparison"]["parts"]}
     assert words["close"] == ("SLOW" if code == 1 else "INCONCLUSIVE")
 
 
@@ -552,9 +555,9 @@ def test_the_worst_of_a_suite_is_its_exit_code_whatever_stands_beside_it(
     code, text = gated(suite, tmp_path, monkeypatch, names)
     assert code == text["exit_code"] == worst
     left_out = {"broken", "broken_before", "refused", "new"}
-    compared = [c["kernel"] for c in text["comparisons"]]
+    compared = [c["case"]["kernel"] for c in text["comparison"]["parts"]]
     assert compared == sorted(name for name in names if name not in left_out)
-    assert [c["exit_code"] for c in text["comparisons"]] == [STATES[n][2] for n in compared]
+    assert [c["exit_code"] for c in text["comparison"]["parts"]] == [STATES[n][2] for n in compared]
 
 
 def test_a_size_that_both_sides_refuse_fails_no_gate(place):

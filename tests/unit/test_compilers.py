@@ -304,14 +304,14 @@ def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(FakeCompilers, "stop_after", 5)
     code, plain, text = compare()
-    assert code == plain["exit_code"] == 130 and plain["code_changes"]["interrupted"]
-    assert "stopped after 2 of 10" in text and Path(plain["code_changes"]["page"]).is_file()
+    assert code == plain["exit_code"] == 130 and plain["comparison"]["interrupted"]
+    assert "stopped after 2 of 10" in text and Path(plain["runs"][0]["page"]).is_file()
     monkeypatch.setattr(FakeCompilers, "stop_after", 99)
     code, plain, text = compare()
     assert code == plain["exit_code"] == 3 and "5 of 20 are compiled already" in text
-    assert [p["word"] for p in plain["code_changes"]["pairs"]] == ["WORSE"] * 10
+    assert [p["word"] for p in plain["comparison"]["parts"]] == ["WORSE"] * 10
     assert [len(run["predicted"]) for run in plain["runs"]] == [20]
-    assert drawn_again(wanted, plain) == Path(plain["code_changes"]["page"]).read_bytes()
+    assert drawn_again(wanted, plain) == Path(plain["runs"][0]["page"]).read_bytes()
 
 
 def drawn_again(options, plain):

@@ -35,6 +35,7 @@ from workbench.data import (
     temporary,
     user_code,
 )
+from workbench.data.comparison import EvidenceChange
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.record import Evidence, Profile, Ratio, Record
@@ -63,7 +64,7 @@ from workbench.traces.trace import (
     Trace,
     TraceFile,
 )
-from workbench.traces.trace_compare import FigureChange, KernelChange
+from workbench.traces.trace_compare import KernelChange
 from workbench.traces.trace_summary import summarise
 
 pytestmark = pytest.mark.unit
@@ -471,7 +472,7 @@ def test_logs_and_xml_of_one_checker_are_one_result():
 
 
 def figure(name, before, after, unit="1", low=None, high=None):
-    return FigureChange(name, Evidence(name, before, unit, "profiled", low, high),
+    return EvidenceChange(name, Evidence(name, before, unit, "profiled", low, high),
                         Evidence(name, after, unit, "profiled"))  # fmt: skip
 
 
@@ -514,8 +515,9 @@ def test_a_kernel_is_slower_beyond_the_threshold_with_its_whole_interval(low, hi
 )
 def test_steps_are_judged_by_the_threshold_and_their_spread(after, spread, word, said):
     low, high = spread or (None, None)
-    step = FigureChange("ProfilerStep#", Evidence("ProfilerStep#", 1.0, "s", "profiled", low, high),
-                        Evidence("ProfilerStep#", after, "s", "profiled", 1.0, after))  # fmt: skip
+    before = Evidence("ProfilerStep#", 1.0, "s", "profiled", low, high)
+    later = Evidence("ProfilerStep#", after, "s", "profiled", 1.0, after)
+    step = EvidenceChange("ProfilerStep#", before, later)
     found, reason = trace_compare._steps_verdict(step, 0.0625)
     assert (found, reason.partition(", ")[2]) == (word, said)
 

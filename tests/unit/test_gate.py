@@ -18,11 +18,15 @@ from workbench.backend.described import (
     describe_kernel,
     read_description,
 )
-from workbench.commands import gate_checks
+from workbench.commands.console import plain_console
 from workbench.commands.gate import missing
 from workbench.commands.gate_checks import ChangedImpl, Judges
+from workbench.commands.gate_report import GateReport
+from workbench.commands.options import GateOptions
+from workbench.data.comparison import ComparisonResult
 from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Case, Comparison, Failure
+from workbench.data.verdict import exit_code
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal
 from workbench.revisions.changed_kernels import ChangedCode, LeftOut
@@ -204,7 +208,7 @@ def test_a_size_that_the_baseline_takes_must_be_taken():
     assert check == ImplCheck(
         "k.rows", "unproven", "it refuses N=9, at which the baseline's is checked"
     )
-    assert gate_checks.checked_code([check], 0) == 3
+    assert exit_code([check.state, "SAME"]) == 3
 
 
 # Measured comparisons
@@ -222,3 +226,11 @@ def test_a_comparison_that_the_measuring_process_owes_is_missing():
     assert [(one.what, one.broken) for one in left] == [
         ("k.gone", False), ("k.rows at N=9", True), ("k.tiles at N=8", True),
     ]  # fmt: skip
+
+
+def test_a_gate_that_compared_nothing_does_not_pass_because_a_result_is_right():
+    report = GateReport(GateOptions("main"), plain_console())
+    report.checks = [ImplCheck("k.rows", "right"), ImplCheck("k.cols", "unchecked", "why")]
+    assert ComparisonResult("times", "a", "b", "", (), report.words).exit_code == 2
+    report.checks.append(ImplCheck("k.tiles", "wrong", "y is off"))
+    assert ComparisonResult("times", "a", "b", "", (), report.words).exit_code == 1

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import __version__
-from workbench.code.code_pair import exit_code_of
 from workbench.data.compiled_code import HotLoop
 from workbench.data.record import Comparison, Ratio, Verdict
 from workbench.reports.compare import Compared
 from workbench.reports.pull_request import MARKER, GateResult, escape_markdown, markdown
+from workbench.reports.versions import code_result
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pull_request"
 MOST = 65_536  # characters of a comment
@@ -33,7 +33,8 @@ def of_code(pairs, left_out=(), baseline="origin/main", broken=False):
     command = f"workbench gate {baseline} --device a100"
     names = "Changed kernels", baseline, "WORKING", ["a100"]
     changes = compiled_cases.changes(*names, pairs, [], command, "2026-11-23T12:00", 1.0)
-    return GateResult(baseline, exit_code_of(pairs, broken), command, left_out, changes)
+    code = code_result(changes, ["FAILS"] * broken).exit_code
+    return GateResult(baseline, code, command, left_out, changes)
 
 
 def of_times():

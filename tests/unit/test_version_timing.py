@@ -13,7 +13,6 @@ from workbench.backend import version_timing
 from workbench.backend.compilers import FactsJob
 from workbench.backend.version_timing import NoVersionTimes, VersionTimer
 from workbench.cli import main
-from workbench.code.code_pair import exit_code_of
 from workbench.commands import compiler_comparison
 from workbench.commands.compiler_comparison import CompilerComparison
 from workbench.commands.console import plain_console
@@ -22,7 +21,7 @@ from workbench.data.database import open_history
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Measured, Record
-from workbench.data.verdict import Ratio, verdict
+from workbench.data.verdict import Ratio, exit_code, verdict
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal, Timed
 
@@ -196,33 +195,30 @@ def test_the_present_device_alone_is_measured(
     text = capsys.readouterr().out
     # nine other devices have no verdict: what is suspected there remains so
     assert code == document["exit_code"] == status
-    pairs = {p["case"]["device"]: p for p in document["code_changes"]["pairs"]}
-    check_expected(pairs.values())
+    pairs = {p["case"]["device"]: p for p in document["comparison"]["parts"]}
+    check_expected(document["runs"][0]["predicted"])
     here = pairs.pop("a100")
-    assert not any(p["measured"] or p["unmeasured"] for p in pairs.values()) and len(pairs) == 9
-    known = here["measured"]["word"] if here["measured"] else here["unmeasured"]
+    assert not any(p["verdict"] or p["unmeasured"] for p in pairs.values()) and len(pairs) == 9
+    known = here["verdict"]["word"] if here["verdict"] else here["unmeasured"]
     assert known == shown and f"measured  copy.blocks: {'' if fails else f'{slower:.3f}x'}" in text
     assert "9 on other devices remain suspected" in text
-    page = Path(document["code_changes"]["page"]).read_text()
+    page = Path(document["runs"][0]["page"]).read_text()
     assert "Only the column measured was run" in page and shown in page
     assert ("1.200x (1.200 to 1.200) SLOW" in page) == (slower == 1.2)
 
 
-def check_expected(pairs):
+def check_expected(records):
     """Each predicted time has the seconds between which a measured one is expected, where its
     device was ever compared."""
     seen = set()
-    for pair in pairs:
-        bands = DEVICES[pair["case"]["device"]].bands
-        for side in ("before", "after"):
-            known = pair[side].get("timing")
-            ends = pair[side].get("expected_s")
-            assert (ends is not None) == bool(bands and known)
-            if ends:
-                low, high = (s / known["predicted_s"] for s in ends)
-                assert any(b.low <= low * (1 + 1e-9) and b.high == pytest.approx(high)
-                           for b in bands)  # fmt: skip
-            seen.add(ends is not None)
+    for record in records:
+        bands = DEVICES[record["case"]["device"]].bands
+        known, ends = record["timing"], record["expected_s"]
+        assert (ends is not None) == bool(bands and known)
+        if ends:
+            low, high = (s / known["predicted_s"] for s in ends)
+            assert any(b.low <= low * (1 + 1e-9) and b.high == pytest.approx(high) for b in bands)
+        seen.add(ends is not None)
     assert seen == {True, False}
 
 
@@ -281,9 +277,9 @@ def test_ctrl_c_keeps_the_verdicts_so_far(on, tmp_path, monkeypatch, capsys):
     assert code == 130 and machine.locks[-1] == "released"
     _, outcomes, comparisons, state = stored(tmp_path)
     assert state == "interrupted" and len(comparisons) == 1 and len(outcomes) == 2
-    known = [p["measured"]["word"] for p in document["code_changes"]["pairs"] if p["measured"]]
+    known = [p["verdict"]["word"] for p in document["comparison"]["parts"] if p["verdict"]]
     assert known == ["SLOW"]
-    page = Path(document["code_changes"]["page"]).read_text()
+    page = Path(document["runs"][0]["page"]).read_text()
     assert "1.200x (1.200 to 1.200) SLOW" in page and "The measurement was stopped" in page
 
 
@@ -327,4 +323,4 @@ def pair(word=None):
     ],
 )  # fmt: skip
 def test_a_verdict_replaces_a_suspicion(words, status):
-    assert exit_code_of([pair(word) for word in words]) == status
+    assert exit_code([pair(word).decided for word in words] or ["SAME"]) == status

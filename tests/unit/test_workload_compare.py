@@ -131,6 +131,11 @@ def test_an_output_is_a_tensor_or_a_number(tmp_path, monkeypatch):
 # Whole programs
 
 
+def part_of(document):
+    (part,) = document["comparison"]["parts"]
+    return part
+
+
 def command(tmp_path, *words, rounds=6, at_once=1):
     write(tmp_path / "tuned.json", [])
     path = os.pathsep.join(filter(None, [str(PROGRAM.parents[1]), os.environ.get("PYTHONPATH")]))
@@ -158,8 +163,8 @@ def number(tmp_path):
 
 def test_a_faster_program_is_fast_and_its_outputs_are_compared(tmp_path):
     document, page, printed = command(tmp_path, "0.010", "0.009")
-    assert document["verdict"]["word"] == "FAST" and document["unit"] == "step"
-    assert document["first_step"]["middle"] == pytest.approx(0.1)
+    assert part_of(document)["verdict"]["word"] == "FAST" and document["unit"] == "step"
+    assert part_of(document)["first_step"]["middle"] == pytest.approx(0.1)
     order = [each["pinned"] for each in document["process_runs"]]
     assert order == [False, True, True, False] * 3
     loss, same = document["outputs"]
@@ -171,8 +176,8 @@ def test_a_faster_program_is_fast_and_its_outputs_are_compared(tmp_path):
 @pytest.mark.nightly
 def test_runs_that_import_at_once_take_turns(tmp_path):
     document, page, _ = command(tmp_path, "0.010", "0.009", "alone", rounds=2, at_once=3)
-    assert document["first_step"]["middle"] == pytest.approx(0.1)
-    assert document["verdict"]["time"]["high"] < 0.91 and document["failure"] is None
+    assert part_of(document)["first_step"]["middle"] == pytest.approx(0.1)
+    assert part_of(document)["verdict"]["time"]["high"] < 0.91 and document["failure"] is None
     order = [each["pinned"] for each in document["process_runs"]]
     assert order == [False, True, True, False]
     assert "went on at the same time" in page
@@ -241,7 +246,7 @@ def test_the_same_program_twice_is_seldom_slow_or_fast(noise):
 
 def test_a_program_that_fails_with_the_table_is_no_verdict(tmp_path):
     document, page, printed = command(tmp_path, "1", "1", "fail")
-    assert document["exit_code"] == 2 and document["verdict"] is None
+    assert document["exit_code"] == 2 and part_of(document)["verdict"] is None
     assert "with the table ended with exit code 3 in round 1" in printed
     assert len(document["process_runs"]) == 1 and "ended with exit code 3" in page
 
@@ -250,7 +255,7 @@ def test_a_program_that_fails_with_the_table_is_no_verdict(tmp_path):
 def test_ctrl_c_leaves_what_was_measured(tmp_path):
     document, page, _ = command(tmp_path, "1", "1", "interrupt")
     assert document["exit_code"] == 130 and len(document["process_runs"]) == 5
-    assert document["verdict"]["word"] == "INCONCLUSIVE" and "too few" in page
+    assert part_of(document)["verdict"]["word"] == "INCONCLUSIVE" and "too few" in page
 
 
 @pytest.mark.parametrize(

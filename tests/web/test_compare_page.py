@@ -246,7 +246,7 @@ def two_traces() -> str:
         kept = as_run(summarise(read([TRACES / "h200" / name])), "read", name, "")
         operands.append(TraceOperand(name, kept.findings, kept.profiles))
     result = compared_traces(operands[0], operands[1], 0.01)
-    return comparison_page(result, "workbench compare a b", "run", "2026-11-23T10:00:00")
+    return comparison_page(result, "workbench compare a b", "2026-11-23T10:00:00")
 
 
 def compilers() -> str:

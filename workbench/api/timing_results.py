@@ -12,6 +12,7 @@ from workbench.api.result import BestConfig, Result, only
 from workbench.commands.options import CompareOptions
 from workbench.commands.tune_options import TunedFunction
 from workbench.data.record import Comparison, Record, Verdict
+from workbench.data.verdict import SUSPECTED
 from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
@@ -191,8 +192,9 @@ class CompareResult(Result):
     def word(self) -> str:
         """`SLOW`, `FAST`, `SAME`, `CLOCK` or `INCONCLUSIVE`: the right operand against the left
         one; of stored runs it is a suspicion, `suspected SLOW`."""
-        suspected = self._called.result.more.get("suspected")
-        return f"suspected {suspected['suspected']}" if suspected else self.verdict.word
+        known = self._called.result.more.get("comparison") or {}
+        word = str(known.get("word", ""))
+        return word if word.startswith(SUSPECTED) else self.verdict.word
 
     @property
     def sentence(self) -> str:

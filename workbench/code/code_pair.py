@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from workbench.data.compiled_code import CompiledCode, HotLoop
-from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
 from workbench.data.record import (
     Case,
     Comparison,
@@ -68,6 +67,11 @@ class CodePair:
     def case(self) -> Case:
         """Return the config as it is compiled after."""
         return self.after.case
+
+    @property
+    def decided(self) -> str:
+        """Return the word that decides: a GPU's verdict replaces a suspicion."""
+        return self.measured.word if self.word == "WORSE" and self.measured else self.word
 
     @property
     def note(self) -> str:
@@ -236,15 +240,3 @@ def _severity(pair: CodePair) -> tuple[object, ...]:
         -b.registers / a.registers,
         name,
     )
-
-
-def exit_code_of(pairs: Sequence[CodePair], broken: bool = False) -> int:
-    """Return 2 where something does not compile any more or is otherwise `broken`, else 1 where
-    something was measured SLOW, else 3 where something is suspected and no verdict clears it, else
-    0. Machine code that is the same, or different and not worse, is not a suspicion."""
-    if broken or any(pair.word == "FAILS" for pair in pairs):
-        return COULD_NOT_RUN
-    words = {pair.measured.word if pair.measured else "" for pair in pairs if pair.word == "WORSE"}
-    if "SLOW" in words:
-        return FAILED
-    return UNDECIDED if words & {"", "INCONCLUSIVE"} else PASSED

@@ -53,18 +53,13 @@ def _gate_notes(document: Mapping[str, Any]) -> Iterator[Annotation]:
         kernel, _, impl = check["title"].rpartition(".")
         if level := CHECKED.get(check["state"]):
             yield annotation(level, WORDS[check["state"]], kernel, impl, check["reason"])
-    for one in document.get("comparisons", ()):
-        word = one["verdict"]["word"] if one["verdict"] else "FAILS"
-        reason = one["verdict"]["reason"] if one["verdict"] else "; ".join(one["troubles"])
+    for part in document["comparison"]["parts"]:
+        case = part["case"] or {"kernel": part["name"], "impl": ""}
+        word = part["word"] or "FAILS"
+        about = f"{case['device']}: " if document["comparison"]["kind"] == "machine code" else ""
         if level := {**COMPARED, **COMPILED}.get(word):
-            yield annotation(level, word, one["kernel"], one["impl"], reason)
-    for pair in (document.get("code_changes") or {}).get("pairs", ()):
-        case = pair["case"]
-        reason = ", ".join(pair["worse"]) or pair["after"].get("reason", "")
-        if level := COMPILED.get(pair["word"]):
-            yield annotation(
-                level, pair["word"], case["kernel"], case["impl"], f"{case['device']}: {reason}"
-            )
+            message = about + part["reason"]
+            yield annotation(level, word, case["kernel"], case["impl"], message)
     for left in document.get("left_out", ()):
         if left["broken"]:
             kernel, _, impl = left["what"].partition(" ")[0].rpartition(".")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from workbench.code.code_pair import CodePair, ranked
 from workbench.commands.code_run import CodeRun
 from workbench.commands.console import say_result
-from workbench.commands.result import RunResult, plain_record
+from workbench.commands.result import RunResult
 from workbench.commands.run import say_page
-from workbench.data.record import Record, encode_plain
 from workbench.reports.run_index import write_run_page
 from workbench.reports.versions import (
     CodeChanges,
@@ -60,39 +58,11 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
     say_result(console, conclusion(changes), "bold", whole=False)
 
 
-def finish(console: Console, stored: CodeRun) -> tuple[CodeChanges, dict[str, Any], RunResult]:
-    """Print the result of a run that has ended and write its page. Returns what was compared, what
-    the JSON document holds of it, and the run."""
+def finish(console: Console, stored: CodeRun) -> tuple[CodeChanges, RunResult]:
+    """Print the result of a run that has ended and write its page. Returns what was compared, and
+    the run."""
     changes = stored.changes
     say_changes(console, changes)
     file = write_run_page(stored.folder, changes_page(changes)).resolve()
     say_page(console, file)
-    plain = {
-        "before": changes.versions.before,
-        "after": changes.versions.after,
-        "interrupted": changes.interrupted,
-        "pairs": [plain_pair(pair) for pair in ranked(changes.pairs)],
-        "tune_again": tune_again(changes.pairs),
-        "left_out": [{"reason": reason, "configs": many} for reason, many in changes.left_out],
-        "page": str(file),
-    }
-    return changes, plain, stored.result(file)
-
-
-def plain_pair(pair: CodePair) -> dict[str, Any]:
-    """Return a pair as plain data, with both outcomes."""
-    both = {"before": pair.before, "after": pair.after}
-    return {
-        "case": encode_plain(pair.case),
-        "word": pair.word,
-        "tuned": pair.tuned,
-        "worse": list(pair.worse),
-        "better": list(pair.better),
-        "predicted_ratio": pair.predicted_ratio,
-        "measured": encode_plain(pair.measured) if pair.measured else None,
-        "unmeasured": pair.unmeasured,
-        **{
-            n: plain_record(o) if isinstance(o, Record) else encode_plain(o)
-            for n, o in both.items()
-        },
-    }
+    return changes, stored.result(file)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
@@ -14,6 +15,7 @@ from workbench.commands.comparison import (
     Pair,
     PairMaker,
     compare_pair,
+    comparison_of,
     draw_comparisons,
     require_gpu,
     say_begin,
@@ -29,7 +31,7 @@ from workbench.commands.operands import (
     repository_with,
 )
 from workbench.commands.options import CommandError, CompareOptions
-from workbench.commands.result import RunResult, write_result
+from workbench.commands.result import RunResult, write_comparison, write_result
 from workbench.commands.run import (
     Opener,
     OpenResources,
@@ -48,12 +50,15 @@ from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.stored import stored_runs
 from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.exits import INTERRUPTED, UNDECIDED
-from workbench.data.record import Comparison, Measured, Outcome, Profile, Record, Run
+from workbench.data.comparison import ComparisonResult, Kind, Part, compared_part
+from workbench.data.exits import INTERRUPTED
+from workbench.data.record import Measured, Outcome, Profile, Record, Run, encode_plain
 from workbench.data.selection import select
 from workbench.data.units import duration
+from workbench.data.verdict import SUSPECTED
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
+from workbench.reports.compare import compared_of, times_result
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.worktree import Repository, Worktrees
 from workbench.spec import label, sizes_text
@@ -80,39 +85,31 @@ class CompareCommand:
         """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
-        if options.triton is not None:
-            from workbench.commands.compiler_comparison import CompilerComparison
+        kind = next(each for each in KINDS if each.accepts(options))
+        refused = {name: s for name, s in kind.refused.items() if getattr(options, name)}
+        if refused:
+            sentence = next(iter(refused.values()))
+            flags = {name: f"--{name.replace('_', '-')}" for name in refused}
+            flags |= {"also": f"--also {' '.join(options.also)}"}
+            alike = [flags[name] for name in refused if refused[name] == sentence]
+            raise CommandError(sentence.format(" and ".join(alike)))
+        if not kind.place:
+            return self.compare_operands()
+        module, _, name = kind.place.rpartition(".")
+        compare = getattr(import_module(f"workbench.commands.{module}"), name)
+        return int(compare(options, self.console))
 
-            return CompilerComparison(options, self.console).go()
-        apple = [name for name in options.device if hardware.backend_of(name) == hardware.METAL]
-        if options.left and options.right and len(apple) == len(options.device) == 1:
-            from workbench.commands.metal_comparison import compare_on_emulator
-
-            return compare_on_emulator(options, apple[0], self.console)
-        self._check_operands()
-        if options.events_file is not None and is_run(options.left) and is_run(options.right):
+    def compare_operands(self) -> int:
+        """Compare two Impls, configs or revisions on the GPU. Returns the exit code. Raises
+        CommandError where they are not two of one kernel."""
+        options = self.options
+        if not (options.left and options.right):
             raise CommandError(
-                "Stored runs are compared without measuring; leave out --events-file."
+                "Name two operands, such as tiles and tiles:num_warps=4; or two compilers with "
+                "--triton 3.6.0 3.9.0."
             )
-        if are_traces(options):
-            from workbench.commands.trace_comparison import compare_traces, trace_operands
-
-            if "profile" in options.also:
-                raise CommandError(
-                    "What profilers recorded is compared as it is; leave out --also profile."
-                )
-            return compare_traces(options, trace_operands(options), self.console)
-        if options.expect is not None:
-            raise CommandError(
-                "--expect compares counters; name two files of ncu, or two runs of `profile`."
-            )
-        if is_run(options.left) and is_run(options.right):
-            if options.also:
-                raise CommandError(
-                    f"Two stored runs are compared without measuring; leave out --also "
-                    f"{options.also[0]}, or name two operands to run on the GPU."
-                )
-            return compare_runs(options, self.console)
+        if len(options.kernel) > 1:
+            raise CommandError("Operands are of one kernel; name one with --kernel.")
         kernel = kernel_of(options.left, options.right, next(iter(options.kernel), None))
         spec = catalog.spec_of(kernel)
         check_dtype(spec, options.dtype)
@@ -126,22 +123,6 @@ class CompareCommand:
         with resources(options, lambda: self.open_backend(None, folder)) as opened:
             check_also(opened.backend, options.also)
             return self._go(problem, operands, repository, opened)
-
-    def _check_operands(self) -> None:
-        """Raise CommandError for operands that are missing, and for options of `--triton` alone."""
-        options = self.options
-        if not (options.left and options.right):
-            raise CommandError(
-                "Name two operands, such as tiles and tiles:num_warps=4; or two compilers with "
-                "--triton 3.6.0 3.9.0."
-            )
-        if options.device:
-            raise CommandError(
-                "--device is for --triton, or names one Apple GPU, whose Metal kernels are "
-                "emulated; to predict for another device use `workbench measure --device`."
-            )
-        if len(options.kernel) > 1:
-            raise CommandError("Operands are of one kernel; name one with --kernel.")
 
     def _go(
         self,
@@ -180,9 +161,10 @@ class CompareCommand:
             return write_result(options, "compare", INTERRUPTED, [recorder.result()])
         page = draw_ended_run(recorder, lambda r: draw_comparisons(r, folder, profiles))
         say_page(self.console, page)
-        code = verdict.exit_code([c.verdict for c in recorder.comparisons])
-        result = replace(recorder.result(page), profiles=profiles)
-        return write_result(options, "compare", code, [result])
+        run_result = replace(recorder.result(page), profiles=profiles)
+        compared = compared_of(recorder.outcomes, recorder.comparisons)
+        result = times_result(compared, pair.names)
+        return write_comparison(options, "compare", result, [run_result])
 
     def _profile(self, pair: Pair, recorder: Recorder) -> tuple[tuple[Profile, ...], bool]:
         """Profile both operands; returns their profiles, and whether Ctrl-C ended it early."""
@@ -212,16 +194,11 @@ class StoredRuns:
     outcomes: tuple[Sequence[Outcome], Sequence[Outcome]]
     pairs: Sequence[tuple[Record, Record]]
 
-    @property
-    def last(self) -> Run:
-        """Return the right run."""
-        return self.runs[1]
-
 
 def compare_runs(options: CompareOptions, console: Console) -> int:
     """Compare the winners of two stored runs, at each size that both hold. They were not
     interleaved, so the result is at most a suspicion: nothing is measured, and nothing is stored
-    beyond the page.
+    beyond the page. Of two predicted runs there is no verdict.
 
     Returns the exit code. Raises CommandError, HistoryError or verdict.Incomparable where they
     cannot be compared.
@@ -234,67 +211,47 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
             f"One of {options.left} and {options.right} is measured and the other is predicted; "
             "name two runs of one kind."
         )
-    if not kinds[0][0]:
-        return _say_predicted(options, console, stored)
-    suspicions, lines = [], []
+    compare, several = _suspicion if kinds[0][0] else _predicted, len(stored.pairs) > 1
+    parts = []
     for pair in stored.pairs:
-        left, right = (r.timing for r in pair)
-        assert isinstance(left, Measured) and isinstance(right, Measured)
-        suspicion = verdict.suspicion(left, right, options.threshold)
-        word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
-        at = f" at {sizes_text(pair[0].case.sizes)}" if len(stored.pairs) > 1 else ""
-        lines.append(f"{word}{at}: {suspicion.reason}. {_operand_times(pair)}.")
-        suspicions.append(suspicion)
-    more = {"suspected": asdict(suspicions[0])} if len(suspicions) == 1 else {
-        "suspected": [asdict(each) for each in suspicions]
-    }  # fmt: skip
-    return _say_stored_pairs(options, console, stored, lines, verdict.exit_code(suspicions), more)
-
-
-def _say_predicted(options: CompareOptions, console: Console, stored: StoredRuns) -> int:
-    """Print two predicted times beside each other: no verdict follows from them. Returns the exit
-    code."""
-    lines, ratios = [], []
-    for pair in stored.pairs:
-        left, right = pair
-        ratio = right.time_s / left.time_s
-        at = f" at {sizes_text(left.case.sizes)}" if len(stored.pairs) > 1 else ""
-        lines.append(
-            f"Right over left {ratio:.3f}x{at}, predicted, so no verdict. {_operand_times(pair)}; "
-            f"{factor_words(pair)}."
-        )
-        ratios.append(ratio)
-    more = {"predicted_ratio": ratios[0] if len(ratios) == 1 else ratios}
-    return _say_stored_pairs(options, console, stored, lines, UNDECIDED, more)
-
-
-def _say_stored_pairs(
-    options: CompareOptions,
-    console: Console,
-    stored: StoredRuns,
-    lines: Sequence[str],
-    code: int,
-    more: Mapping[str, Any],
-) -> int:
+        at = f" at {sizes_text(pair[0].case.sizes)}" if several else ""
+        parts.append(compare(pair, at, options.threshold))
+    lines = [part["reason"] for part in parts]
     page = _stored_page(options, stored, lines)
     for line in lines:
         say_result(console, line, "bold", whole=False)
     say_page(console, page)
+    kind: Kind = "stored times" if kinds[0][0] else "predicted times"
+    result = ComparisonResult(kind, options.left, options.right, " ".join(lines), parts)
     records = [record for pair in stored.pairs for record in pair]
-    return write_result(
-        options, "compare", code, [RunResult(stored.last, records, page=page)], **more
+    run = RunResult(stored.runs[1], records, page=page)
+    return write_comparison(options, "compare", result, [run])
+
+
+def _suspicion(pair: tuple[Record, Record], at: str, threshold: float) -> Part:
+    """Return what two measured times let one suspect."""
+    left, right = (r.timing for r in pair)
+    assert isinstance(left, Measured) and isinstance(right, Measured)
+    result = verdict.suspicion(left, right, threshold)
+    word = f"{SUSPECTED}{result.word}"
+    text = f"Suspected {result.word}{at}: {result.reason}. {_operand_times(pair)}."
+    return compared_part(pair[1].case.label, word, text, pair, verdict=encode_plain(result))
+
+
+def _predicted(pair: tuple[Record, Record], at: str, _: float) -> Part:
+    """Return two predicted times beside each other: no verdict follows from them."""
+    ratio = pair[1].time_s / pair[0].time_s
+    text = (
+        f"Right over left {ratio:.3f}x{at}, predicted, so no verdict. {_operand_times(pair)}; "
+        f"{factor_words(pair)}."
     )
+    return compared_part(pair[1].case.label, "INCONCLUSIVE", text, pair, predicted_ratio=ratio)
 
 
 def _operand_times(pair: tuple[Record, Record]) -> str:
     """Return config and time of both runs' winners."""
     each = (f"{r.case.label}, {'' if r.is_measured else '~'}{duration(r.time_s)}" for r in pair)
     return "Left: {}; right: {}".format(*each)
-
-
-def _names(pair: tuple[Record, Record]) -> tuple[str, str]:
-    left, right = (f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in pair)
-    return left, right
 
 
 def _stored_pairs(options: CompareOptions) -> StoredRuns:
@@ -367,23 +324,20 @@ def _stored_page(options: CompareOptions, stored: StoredRuns, lines: Sequence[st
     from workbench.reports.figures.curve_data import paired_curves
 
     run = replace(
-        stored.last,
-        id=run_id("compare", stored.last.kernel),
+        stored.runs[1],
+        id=run_id("compare", stored.runs[1].kernel),
         engine="compare",
         name="runs",
         command=options.command,
         started=timestamp(),
     )
-    outcomes, comparisons = [], []
+    outcomes, comparisons = list[Outcome](), []
     for n, pair in enumerate(stored.pairs):
         # the same config in both runs has the same key, but the page needs two different keys
-        left, right = (
-            replace(r, key=f"{place}{n}") for r, place in zip(pair, ("left", "right"), strict=True)
-        )
-        outcomes += [left, right]
-        c = right.case
-        both = (*_names(pair), left.key, right.key, None)
-        comparisons.append(Comparison(run.id, run.started, c.kernel, c.sizes, c.dtype, *both))
+        both = [replace(r, key=f"{n}{place}") for place, r in enumerate(pair)]
+        names = (f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in pair)
+        outcomes += both
+        comparisons.append(comparison_of(run, list(zip(both, names, strict=True)), None))
     curves = paired_curves(stored.runs, stored.outcomes)
     html = page(run, outcomes, comparisons, " ".join(lines), curves=curves)
     return write_run_page(folder_of(options.out, run.id), html)
@@ -391,3 +345,66 @@ def _stored_page(options: CompareOptions, stored: StoredRuns, lines: Sequence[st
 
 def _text(value: object) -> str:
     return sizes_text(value) if isinstance(value, dict) else str(value)
+
+
+# Kinds of operands
+
+
+@dataclass(frozen=True)
+class OperandKind:
+    """One kind of operands: which options name it, which it refuses, and what compares it."""
+
+    accepts: Callable[[CompareOptions], bool]
+    refused: Mapping[str, str]  # by option: a sentence with {} for all options that have it
+    place: str  # module and function that compares, by the options and the console
+
+
+def _is_for_apple(options: CompareOptions) -> bool:
+    apple = [name for name in options.device if hardware.backend_of(name) == hardware.METAL]
+    return bool(options.left and options.right and len(apple) == len(options.device) == 1)
+
+
+NO_DEVICE = (
+    "--device is for --triton, or names one Apple GPU, whose Metal kernels are emulated; to "
+    "predict for another device use `workbench measure --device`."
+)
+NO_EXPECTATION = "--expect compares counters; name two files of ncu, or two runs of `profile`."
+NO_OPERANDS = "--triton compares two compilers; leave out LEFT and RIGHT."
+OF_COMPILERS = "--triton compares machine code; leave out {}."
+OF_EMULATED = "With --device both operands are emulated and nothing runs on a GPU; leave out {}."
+OF_TRACES = "Traces are compared without measuring; leave out {}."
+OF_RUNS = (
+    "Two stored runs are compared without measuring; leave out {}, or name two operands to run on "
+    "the GPU."
+)
+
+KINDS = (  # the first that accepts
+    OperandKind(
+        lambda options: options.triton is not None,
+        {
+            **dict.fromkeys(("left", "right"), NO_OPERANDS),
+            **dict.fromkeys(("also", "require", "trust"), OF_COMPILERS),
+        },
+        "compiler_comparison.compare_compilers",
+    ),
+    OperandKind(
+        _is_for_apple,
+        dict.fromkeys(("also", "expect", "impl"), OF_EMULATED),
+        "metal_comparison.compare_on_emulator",
+    ),
+    OperandKind(
+        are_traces,
+        {"device": NO_DEVICE, **dict.fromkeys(("also", "events_file"), OF_TRACES)},
+        "trace_comparison.compare_traces",
+    ),
+    OperandKind(
+        lambda options: is_run(options.left) and is_run(options.right),
+        {
+            "device": NO_DEVICE,
+            "expect": NO_EXPECTATION,
+            **dict.fromkeys(("also", "events_file"), OF_RUNS),
+        },
+        "compare.compare_runs",
+    ),
+    OperandKind(lambda options: True, {"device": NO_DEVICE, "expect": NO_EXPECTATION}, ""),
+)

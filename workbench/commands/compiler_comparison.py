@@ -24,25 +24,24 @@ from workbench.backend.compilers import (
     installed_version,
 )
 from workbench.backend.version_timing import NoVersionTimes, VersionTimer, VersionTimes
-from workbench.code.code_pair import ORDER, CodePair, exit_code_of
+from workbench.code.code_pair import ORDER, CodePair
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
 from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.code_table import finish
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CommandError, CompareOptions
-from workbench.commands.result import write_result
+from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
 from workbench.commands.version_verdicts import VersionVerdicts, run_of_verdicts
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
 from workbench.data.events import RunState
-from workbench.data.exits import INTERRUPTED
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import amount
 from workbench.device.hardware import Device
-from workbench.reports.versions import measured_text
+from workbench.reports.versions import code_result, measured_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,6 +108,11 @@ def is_interactive() -> bool:
 # The command
 
 
+def compare_compilers(options: CompareOptions, console: Console) -> int:
+    """Compare the versions of `--triton`. Returns the exit code; see `CompilerComparison.go`."""
+    return CompilerComparison(options, console).go()
+
+
 @dataclass
 class CompilerComparison:
     """One comparison of two compilers from the options to the page."""
@@ -120,11 +124,13 @@ class CompilerComparison:
     timer: Callable[..., VersionTimer] = VersionTimer
 
     def go(self) -> int:
-        """Run to the end. Returns 0, 1 where something was measured to be slower, 3 where something
-        is suspected to be worse, 2 where something does not compile any more, or 130 after Ctrl-C.
-        Raises CommandError, CompilerError, CatalogError or UnknownDevice."""
+        """Run to the end. Returns the exit code of the worst: 1 where something was measured to be
+        slower, 2 where something does not compile any more, 3 where something is suspected to be
+        worse, 0, or 130 after Ctrl-C. Raises CommandError, CompilerError, CatalogError or
+        UnknownDevice."""
         options = self.options
-        self._check()
+        if len(options.kernel) != 1 and (options.impl or options.sizes):
+            raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
         devices = devices_of(options.device)
         chooser = self._chooser()
         check_outputs(options)
@@ -140,17 +146,6 @@ class CompilerComparison:
                 )
             with stored_runs(options.database, reading=False) as history:
                 return self._go(pools, compilers, chooser, devices, history)
-
-    def _check(self) -> None:
-        """Raise CommandError for options that need a measurement, or an operand."""
-        options = self.options
-        if options.left or options.right:
-            raise CommandError("--triton compares two compilers; leave out LEFT and RIGHT.")
-        flags = {"--also": options.also, "--require": options.require, "--trust": options.trust}
-        if given := [flag for flag, value in flags.items() if value]:
-            raise CommandError(f"--triton compares machine code; leave out {' and '.join(given)}.")
-        if len(options.kernel) != 1 and (options.impl or options.sizes):
-            raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
 
     def _chooser(self) -> ConfigChooser:
         options = self.options
@@ -182,9 +177,8 @@ class CompilerComparison:
             options, new_code_run(options, "compare", cases, versions, compilers), history
         ) as stored:
             self._compare(stored, pools, compilers, configs)
-        changes, result, run = finish(self.console, stored)
-        code = INTERRUPTED if changes.interrupted else exit_code_of(changes.pairs)
-        return write_result(options, "compare", code, [run], code_changes=result)
+        changes, run = finish(self.console, stored)
+        return write_comparison(options, "compare", code_result(changes), [run])
 
     def _compare(
         self,

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,12 @@ from workbench.commands.comparison import (
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
-from workbench.commands.gate_checks import checked_code, say_checks, write_comment
+from workbench.commands.gate_checks import say_checks
 from workbench.commands.gate_files import GateFiles, describe_both
+from workbench.commands.gate_report import GateReport
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError, GateOptions
-from workbench.commands.result import RunResult, write_result
+from workbench.commands.result import RunResult
 from workbench.commands.run import (
     Opener,
     OpenResources,
@@ -45,22 +46,18 @@ from workbench.commands.run import (
     target_backend,
 )
 from workbench.commands.sizes import check_dtype
-from workbench.data import verdict
 from workbench.data.clock import folder_of, is_id
-from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.impl_check import ImplCheck
 from workbench.data.record import (
     Comparison,
     Outcome,
-    Record,
     Run,
     decode_plain,
     encode_plain,
 )
+from workbench.data.verdict import STOPPED
 from workbench.device import hardware
 from workbench.device.hardware import METAL
 from workbench.reports import compare
-from workbench.reports.compare import Compared
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.changed_kernels import (
     ChangedKernels,
@@ -100,18 +97,14 @@ class GateMeasured:
     def plain(self, left_out: Sequence[LeftOut]) -> dict[str, Any]:
         """Return this as plain data, with all that was left out."""
         run = self.result
-        return {
-            "nothing": self.nothing,
-            "left_out": [asdict(left) for left in left_out],
-            "run": run
-            and {
-                "run": encode_plain(run.run),
-                "outcomes": encode_plain(run.outcomes),
-                "comparisons": encode_plain(run.comparisons),
-                "state": run.state,
-                "events": str(run.events),
-            },
+        names = ("run", "outcomes", "comparisons")
+        plain = run and {
+            **{name: encode_plain(getattr(run, name)) for name in names},
+            "state": run.state,
+            "events": str(run.events),
         }
+        left = [asdict(each) for each in left_out]
+        return {"nothing": self.nothing, "left_out": left, "run": plain}
 
 
 @dataclass
@@ -122,9 +115,10 @@ class GateCommand:
     console: Console
     open_backend: Opener = any_backend
     is_apart: bool = False  # kernels are imported in other processes only, and checked first
-    left_out: list[LeftOut] = field(default_factory=list)
-    checks: list[ImplCheck] = field(default_factory=list)  # of results, before any comparison
-    files: Sequence[Path] = ()  # of the kernels
+
+    def __post_init__(self) -> None:
+        self.report = GateReport(self.options, self.console)
+        self.left_out = self.report.left_out
 
     def go(self) -> int:
         """Run to the end. Returns the worst exit code of all (see `verdict.exit_code`), or 130
@@ -133,7 +127,7 @@ class GateCommand:
         repository = Repository.find(self._place())
         repository.full_hash(options.baseline)
         check_outputs(options)
-        files = self.files = self._files(repository)
+        files = self.report.files = self._files(repository)
         if not options.kernel:
             self._changed_kernels(repository).list_removed()
         if not files:
@@ -145,7 +139,7 @@ class GateCommand:
 
             with Worktrees(repository) as trees:
                 known = GateFiles(repository, trees, options.baseline, options.dtype, files)
-                return OfflineGate(options, self.console, known, self.left_out).go()
+                return OfflineGate(self.report, known).go()
         require_gpu(self.open_backend)
         if self.is_apart:
             return self._decide(self._measured_apart(files, repository))
@@ -218,7 +212,7 @@ class GateCommand:
             described = describe_both(
                 known, (device,), options.dtype, self.left_out, stack, lambda specs, devices: None
             )
-            self.checks = say_checks(
+            self.report.checks = say_checks(
                 self.console, described.judges, described.changed, options.dtype
             )
             return [
@@ -246,7 +240,7 @@ class GateCommand:
             return GateMeasured(None, "no kernel can be timed")
         run = new_run("gate", options.baseline, options.command, backend, problems)
         pairs = [pair for p in problems for pair in self._pairs(p, run, trees, backend)]
-        self._say_left_out()
+        self.report.say_left_out()
         if not pairs:
             return GateMeasured(None, f"nothing of {options.baseline} can be compared")
         say_begin(self.console, run, options.threshold)
@@ -254,7 +248,8 @@ class GateCommand:
 
         def obtain(recorder: Recorder) -> None:
             for pair in pairs:
-                self._say(compare_pair(pair, recorder, options.threshold))
+                cells = compare.line(compare_pair(pair, recorder, options.threshold))
+                self.console.print("  ".join(filter(None, cells)), soft_wrap=True)
 
         recorder = opened.recorder(run)
         draw = partial(draw_comparisons, folder=folder)
@@ -315,68 +310,31 @@ class GateCommand:
             self._leave(title, f"removed since {self.options.baseline}")
 
     def _leave(self, what: str, reason: str, broken: bool = False) -> None:
-        leave(self.left_out, what, reason, broken)
+        self.report.leave(what, reason, broken)
 
     def _decide(self, measured: GateMeasured) -> int:
         """Print the result, and write the comment and the JSON document. Returns the exit code."""
-        if (result := measured.result) is None:
+        if (run := measured.result) is None:
             return self._nothing(measured.nothing)
-        verdicts = [c.verdict for c in verdict.holm_verdicts(result.comparisons)]
-        broken = [None for left in self.left_out if left.broken]
-        code = verdict.exit_code([*verdicts, *broken])
-        code = INTERRUPTED if result.state == "interrupted" else code
-        return self._conclude(result, checked_code(self.checks, code))
-
-    def _say_left_out(self) -> None:
-        for left in self.left_out:
-            self.console.print(f"left out  {left.what}: {left.reason}", soft_wrap=True)
-
-    def _nothing(self, reason: str) -> int:
-        """Report that there is no pair. Returns 0, or 2 if a named kernel could not run."""
-        broken = any(left.broken for left in self.left_out)
-        self._say_left_out()
-        text = f"Nothing to compare with {self.options.baseline}: {reason}."
-        say_result(self.console, text, whole=False)
-        code = checked_code(self.checks, COULD_NOT_RUN if broken else PASSED)
-        write_comment(self.options, code, self.left_out, self.checks, nothing=reason)
-        return self._write(code, [], comparisons=[])
-
-    def _say(self, compared: Compared) -> None:
-        self.console.print(
-            "  ".join(cell for cell in compare.line(compared) if cell), soft_wrap=True
-        )
-
-    def _conclude(self, result: RunResult, code: int) -> int:
-        every = compare.compared_of(result.outcomes, result.comparisons)
+        every = compare.compared_of(run.outcomes, run.comparisons)
         say_result(self.console, compare.conclusion(every), "bold", whole=False)
         for compared in every if len(every) > 1 else []:
             v = compared.comparison.verdict
             if v is None or v.word in ("SLOW", "CLOCK"):
                 line = compare.conclusion([compared])
                 say_result(self.console, f"  {compared.name}: {line}")
-        assert result.page is not None
-        say_page(self.console, result.page)
-        gpu = result.run.environment.gpu or result.run.device
-        write_comment(self.options, code, self.left_out, self.checks, compared=every, gpu=gpu)
-        return self._write(
-            code,
-            [result],
-            run=result.run.id,
-            device=result.run.device,
-            page=str(result.page),
-            comparisons=[_plain(compared) for compared in every],
-        )
+        assert run.page is not None
+        say_page(self.console, run.page)
+        ended = [STOPPED] if run.state == "interrupted" else []
+        names, words = (self.options.baseline, WORKING), [*self.report.words, *ended]
+        result = compare.times_result(every, names, words)
+        gpu = run.run.environment.gpu or run.run.device
+        return self.report.end(result, [run], compared=every, gpu=gpu)
 
-    def _write(self, code: int, runs: list[RunResult], **result: Any) -> int:
-        whole = {
-            "baseline": self.options.baseline,
-            "threshold": self.options.threshold,
-            **result,
-            "checks": [asdict(check) for check in self.checks],
-            "files": [str(file) for file in self.files],
-            "left_out": [asdict(left) for left in self.left_out],
-        }
-        return write_result(self.options, "gate", code, runs, **whole)
+    def _nothing(self, reason: str) -> int:
+        """Report that there is no pair. Returns 0, or 2 if a named kernel could not run."""
+        text = f"Nothing to compare with {self.options.baseline}: {reason}."
+        return self.report.end_without_pairs("times", text, reason)
 
 
 def check_own_files(files: Sequence[Path]) -> None:
@@ -396,31 +354,6 @@ def _kernel_name(file: Path) -> str:
     once."""
     home = Path(workbench.__file__).resolve().parent / "kernels"
     return file.stem if file.resolve().parent == home else str(file)
-
-
-def _plain(compared: Compared) -> dict[str, Any]:
-    """Return one comparison for the summary, with its verdict after the correction for several
-    tests."""
-    c, v = compared.comparison, compared.comparison.verdict
-    operands = {
-        place: {
-            "name": name,
-            "config": dict(o.case.config) if o else {},
-            "median_s": o.time_s if isinstance(o, Record) else None,
-        }
-        for place, name, o in (("left", c.left, compared.left), ("right", c.right, compared.right))
-    }
-    words = asdict(v) if v else None
-    return {
-        "kernel": c.kernel,
-        "impl": compared.right.case.impl if compared.right else "",
-        "dtype": c.dtype,
-        "sizes": dict(c.sizes),
-        "exit_code": verdict.exit_code([v]),
-        **operands,
-        "verdict": words,
-        "troubles": compare.troubles(compared),
-    }
 
 
 Expected = tuple[str, str, dict[str, int]]  # kernel, Impl and sizes

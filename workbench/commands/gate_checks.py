@@ -20,13 +20,9 @@ from workbench.backend.processes import outcome_of
 from workbench.backend.workers import cpu_count
 from workbench.catalog.source import SourceChanged
 from workbench.commands.console import say_result
-from workbench.commands.options import GateOptions
-from workbench.data.exits import FAILED, INTERRUPTED, PASSED, UNDECIDED
-from workbench.data.files import write_files
 from workbench.data.impl_check import ImplCheck, State, worst_first
 from workbench.data.units import amount
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.revisions.changed_kernels import LeftOut
 from workbench.spec import Sizes, SpecFault, sizes_text
 
 if TYPE_CHECKING:
@@ -84,16 +80,6 @@ def say_checks(
         else:
             console.print(check.line, soft_wrap=True, markup=False)
     return checks
-
-
-def checked_code(checks: Sequence[ImplCheck], code: int) -> int:
-    """Return the exit code of a gate: 1 where a result is wrong, whatever its speed; at least 3
-    where only the branch's own Spec takes it for right, or where it cannot be checked any more;
-    else `code`."""
-    states = {check.state for check in checks}
-    if "wrong" in states and code != INTERRUPTED:
-        return FAILED
-    return UNDECIDED if states & {"other reference", "unproven"} and code == PASSED else code
 
 
 class Judges:
@@ -221,23 +207,3 @@ def _newly_refused_sizes(one: ChangedImpl) -> list[Sizes]:
     check = one.references[0].check
     taken = [s for config in one.impl.taken_configs(check) for s in config.sizes]
     return [s for config in one.old_configs for s in config.sizes if s not in taken]
-
-
-def write_comment(
-    options: GateOptions,
-    exit_code: int,
-    left_out: Sequence[LeftOut],
-    checks: Sequence[ImplCheck] = (),
-    **parts: Any,
-) -> None:
-    """Write the Markdown where `--markdown` says, if it does. `parts` are the fields of a
-    GateResult that say what was compared. Raises FileError where the file cannot be written."""
-    if options.markdown is None:
-        return
-    from workbench.reports.pull_request import GateResult, markdown
-
-    listed = [(left.what, left.reason) for left in left_out]
-    result = GateResult(
-        options.baseline, exit_code, options.command, listed, checks=checks, **parts
-    )
-    write_files([(options.markdown, markdown(result))], make_folders=True)

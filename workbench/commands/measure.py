@@ -18,7 +18,7 @@ from workbench.commands.operands import operands_of
 from workbench.commands.options import MeasureOptions
 from workbench.commands.problem import own_impls
 from workbench.commands.progress import show_part
-from workbench.commands.result import write_result
+from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     Opener,
     OpenResources,
@@ -102,8 +102,10 @@ class MeasureCommand:
         say_page(self.console, page)
         code = self._exit_code(recorder)
         code = INTERRUPTED if state == "interrupted" else code
-        result = replace(recorder.result(page), profiles=profiles)
-        return write_result(options, "measure", code, [result])
+        return self._write(code, replace(recorder.result(page), profiles=profiles))
+
+    def _write(self, code: int, run: RunResult) -> int:
+        return write_result(self.options, "measure", code, [run])
 
     def _profile(self, recorder: Recorder, spec: Spec) -> tuple[tuple[Profile, ...], bool]:
         """Profile every config of ours; returns its profiles, and whether Ctrl-C ended it early."""

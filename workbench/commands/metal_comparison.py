@@ -16,11 +16,13 @@ from workbench.commands.console import say_result
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.operands import is_run, kernel_of, operands_of, repository_with
 from workbench.commands.options import CommandError, CompareOptions, MeasureOptions
+from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import Recorder
 from workbench.commands.sizes import check_dtype
 from workbench.data import verdict
+from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.exits import COULD_NOT_RUN
-from workbench.data.record import Record, Word
+from workbench.data.record import Record
 from workbench.data.units import reading
 from workbench.reports.measure import span_words
 from workbench.revisions.worktree import WORKING
@@ -29,16 +31,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def compare_on_emulator(options: CompareOptions, device: str, console: Console) -> int:
+def compare_on_emulator(options: CompareOptions, console: Console) -> int:
     """Compare two operands for an Apple GPU. Returns the exit code of the verdict, 2 where one of
-    them has no prediction, or 130 after Ctrl-C. Raises CommandError for options that need a GPU,
-    and for stored runs and revisions, which have no emulated comparison."""
-    for name in ("also", "expect", "impl"):
-        if getattr(options, name):
-            raise CommandError(
-                f"With --device {device} both operands are emulated and nothing runs on a GPU; "
-                f"leave out --{name}."
-            )
+    them has no prediction, or 130 after Ctrl-C. Raises CommandError for stored runs and revisions,
+    which have no emulated comparison."""
+    (device,) = options.device
     texts = (options.left, options.right)
     if any(map(is_run, texts)):
         raise CommandError(f"Stored runs are compared as they are; leave out --device {device}.")
@@ -62,7 +59,7 @@ def compare_on_emulator(options: CompareOptions, device: str, console: Console) 
 class EmulatedComparison(MeasureCommand):
     """A measurement of two operands without a Mac that ends in a verdict."""
 
-    word: Word | None = None  # of the verdict; None where an operand has no prediction
+    result: ComparisonResult | None = None  # None where an operand has no prediction
 
     def _conclude(self, recorder: Recorder) -> None:
         super()._conclude(recorder)
@@ -73,12 +70,20 @@ class EmulatedComparison(MeasureCommand):
         left, right = times[0], times[-1]
         launches = [_launches(recorder, record) for record in (left, right)]
         alike = launches[0] == launches[1] and left.traffic == right.traffic
-        self.word = result = verdict.compare_predictions(left, right, alike)
+        word = verdict.compare_predictions(left, right, alike)
         self.console.print(f"right against left: {_counts(left, right)}")
-        say_result(self.console, f"{result}. {_because(result, left, right)}", "bold", whole=False)
+        reason = _because(word, left, right)
+        say_result(self.console, f"{word}. {reason}", "bold", whole=False)
+        part = compared_part(left.case.kernel, word, reason, (left, right))
+        names = left.case.label, right.case.label
+        self.result = ComparisonResult("predicted times", *names, f"{word}. {reason}", [part])
 
     def _exit_code(self, recorder: Recorder) -> int:
-        return verdict.EXIT[self.word] if self.word else COULD_NOT_RUN
+        return self.result.exit_code if self.result else COULD_NOT_RUN
+
+    def _write(self, code: int, run: RunResult) -> int:
+        result = self.result.plain() if self.result else None
+        return write_result(self.options, "compare", code, [run], comparison=result)
 
 
 def _launches(recorder: Recorder, record: Record) -> object:

@@ -126,12 +126,7 @@ def operands_of(
     text: tuple[str, str], impl: str | None, spec: Spec, repository: Repository | None
 ) -> tuple[Operand, Operand]:
     """Return both operands. `impl` is the value of `--impl`, for revisions. Raises OperandError."""
-    named = Operand() if impl is None else _impl_operand(impl, spec)
-    if named is None:
-        names = [i.name for i in spec.impls]
-        raise OperandError(
-            catalog.name_hint(f"impl of {spec.name}", str(impl).partition(":")[0], names)
-        )
+    named = Operand() if impl is None else config_operand(impl, spec)
     left, right = (_operand(each, named, spec, repository) for each in text)
     return left, right
 
@@ -139,9 +134,13 @@ def operands_of(
 def config_operand(text: str, spec: Spec) -> Operand:
     """Return the operand that names an Impl, with or without a config. Raises OperandError."""
     if (result := _impl_operand(text, spec)) is None:
-        names = [i.name for i in spec.impls]
-        raise OperandError(catalog.name_hint(f"impl of {spec.name}", text.partition(":")[0], names))
+        raise OperandError(_unknown_impl(text, spec))
     return result
+
+
+def _unknown_impl(text: str, spec: Spec) -> str:
+    names = [i.name for i in spec.impls]
+    return catalog.name_hint(f"impl of {spec.name}", text.partition(":")[0], names)
 
 
 def _operand(text: str, named: Operand, spec: Spec, repository: Repository | None) -> Operand:
@@ -151,11 +150,8 @@ def _operand(text: str, named: Operand, spec: Spec, repository: Repository | Non
         return result
     if text == WORKING or (repository is not None and repository.commit(text) is not None):
         return replace(named, revision=text)
-    names = [i.name for i in spec.impls]
-    word = text.partition(":")[0]
-    unknown = catalog.name_hint(f"impl of {spec.name}", word, names)
     where = f"no commit of {repository.root}" if repository else "its file is in no git repository"
-    raise OperandError(f"{unknown} Nor is it a revision: {where}.")
+    raise OperandError(f"{_unknown_impl(text, spec)} Nor is it a revision: {where}.")
 
 
 def _impl_operand(text: str, spec: Spec) -> Operand | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,7 @@ def make(options: ReportOptions) -> list[Path]:
     every = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)
     kept = next((one for one in reversed(every) if _draws(options.name, one.run)), every[-1])
     _refuse_another(options.name, kept.run, known)
-    html = module.page(kept.run, kept.outcomes, **_also(options.name, kept))
+    html = module.page(kept.run, kept.outcomes, **_also(module.page, kept))
     place = options.out or _place([kept.run], "report.html")
     return _write_with_document(options, place, html, [kept])
 
@@ -214,21 +215,11 @@ def _place(runs: Sequence[Run], name: str) -> Path:
     )
 
 
-def _also(report: str, kept: RunResult) -> dict[str, object]:
-    """Return the further arguments of a page beside a run and its outcomes."""
-    more: dict[str, dict[str, object]] = {
-        "compare": {"comparisons": kept.comparisons, "profiles": kept.profiles},
-        "experiment": {"findings": kept.findings},
-        "measure": {"profiles": kept.profiles},
-        "sweep": {
-            "seconds": kept.seconds or None,
-            "profiles": kept.profiles,
-            "findings": kept.findings,
-        },
-        "trace": {"findings": kept.findings, "profiles": kept.profiles},
-        "versions": {"comparisons": kept.comparisons, "state": kept.state},
-    }
-    return more.get(report, {})
+def _also(page: Callable[..., str], kept: RunResult) -> dict[str, object]:
+    """Return what a page takes beside a run and its outcomes."""
+    names = "comparisons", "findings", "profiles", "state"
+    known = {name: getattr(kept, name) for name in names} | {"seconds": kept.seconds or None}
+    return {name: known[name] for name in signature(page).parameters if name in known}
 
 
 def _refuse_another(report: str, run: Run, known: list[str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import workbench
 from workbench.commands.console import Output, is_stdout, say
 from workbench.data import stats
+from workbench.data.comparison import ComparisonResult
 from workbench.data.exits import (
     COULD_NOT_RUN,
     FAILED,
@@ -167,6 +168,18 @@ def write_result(
     if getattr(options, "annotate", False) or getattr(options, "sarif", None) is not None:
         _annotate(options, document(command, exit_code, **more))
     return exit_code
+
+
+def write_comparison(
+    options: Output,
+    command: str,
+    result: ComparisonResult,
+    runs: Sequence[RunResult] | None = None,
+    **more: Any,
+) -> int:
+    """Write the document of a command that compares. Returns the exit code of the worst word."""
+    plain = result.plain()
+    return write_result(options, command, result.exit_code, runs, comparison=plain, **more)
 
 
 def _annotate(options: Any, content: Mapping[str, Any]) -> None:

@@ -11,23 +11,24 @@ from workbench.catalog import name_hint
 from workbench.commands.console import say_result
 from workbench.commands.operands import is_run
 from workbench.commands.options import CommandError, CompareOptions
-from workbench.commands.result import write_result
+from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
 from workbench.commands.trace_tables import kpi_text, plain_table, short
 from workbench.commands.traces import as_run
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.exits import FAILED, PASSED, UNDECIDED
+from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.expected_change import (
     EXPECTED,
     ExpectationResult,
     expectation_results,
     longest_counted,
 )
+from workbench.data.record import Profile
 from workbench.data.units import duration
 from workbench.reports.run_index import write_run_page
+from workbench.reports.tables import Columns, table
 from workbench.traces.trace_compare import (
-    FigureChange,
     KernelChange,
     TraceComparison,
     TraceOperand,
@@ -66,16 +67,11 @@ def _file_operand(text: str) -> TraceOperand:
     return TraceOperand(text, kept.findings, kept.profiles)
 
 
-def compare_traces(
-    options: CompareOptions, operands: tuple[TraceOperand, TraceOperand], console: Console
-) -> int:
+def compare_traces(options: CompareOptions, console: Console) -> int:
     """Compare two traces, print the result and write its page. Nothing is stored beyond the page.
-    Returns 0, or 3 where the second is suspected to be slower or nothing can be said. Raises
-    CommandError where an option needs a measurement."""
-    if "energy" in options.also:  # of two files
-        raise CommandError("Traces are compared without measuring; leave out --also energy.")
-    if options.events_file is not None:
-        raise CommandError("Traces are compared without measuring; leave out --events-file.")
+    Returns 0, or 3 where the second is suspected to be slower or nothing can be said; with
+    --expect, whether that was met. Raises CommandError where a trace lacks what is compared."""
+    operands = trace_operands(options)
     for operand in operands:
         if not operand.profiles:
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
@@ -85,13 +81,23 @@ def compare_traces(
     _print(console, result, expected)
     page = _page(options, result, expected)
     say_page(console, page)
-    code = UNDECIDED if result.word in ("SLOW", "INCONCLUSIVE") else PASSED
-    if expected:
-        code = _code_of(expected)
-    more: dict[str, Any] = {"expected": [asdict(each) for each in expected]} if expected else {}
-    return write_result(
-        options, "compare", code, page=str(page.resolve()), traces=asdict(result), **more
-    )
+    whole = traces_result(result, expected)
+    return write_comparison(options, "compare", whole, page=str(page.resolve()))
+
+
+def traces_result(
+    result: TraceComparison, expected: Sequence[ExpectationResult]
+) -> ComparisonResult:
+    """Return the result of two traces. The counters that a change was to move decide, if any."""
+    names = result.before.name, result.after.name
+    parts = [compared_part(each.text, each.state, "", expected=asdict(each)) for each in expected]
+    evidence = {
+        "figures": [each.plain() for each in result.figures],
+        "kernels": [asdict(each) for each in result.kernels],
+        "metrics": {name: [each.plain() for each in some] for name, some in result.metrics},
+    }
+    parts = parts or [compared_part("all kernels", result.shown_word, result.reason)]
+    return ComparisonResult("traces", *names, sentence(result), parts, (), evidence)
 
 
 def _check_expectation(
@@ -114,14 +120,6 @@ def _check_expectation(
     return expectation_results(options.expect, *both)
 
 
-def _code_of(expected: Sequence[ExpectationResult]) -> int:
-    """Return 0 where all is met, 1 where something is not, else 3."""
-    states = {each.state for each in expected}
-    if "not met" in states:
-        return FAILED
-    return UNDECIDED if "not measured" in states else PASSED
-
-
 def _page(
     options: CompareOptions, result: TraceComparison, expected: Sequence[ExpectationResult]
 ) -> Path:
@@ -129,13 +127,13 @@ def _page(
 
     identity = run_id("compare", "traces")
     title = options.expect or ""
-    html = comparison_page(result, options.command, identity, timestamp(), title, expected)
+    html = comparison_page(result, options.command, timestamp(), title, expected)
     return write_run_page(folder_of(options.out, identity), html)
 
 
 def sentence(result: TraceComparison) -> str:
     """Return the word and its reason as a sentence."""
-    word = result.word if result.word in ("SAME", "INCONCLUSIVE") else f"suspected {result.word}"
+    word = result.shown_word
     return f"{word[:1].upper()}{word[1:]}: {result.reason}; the traces were taken apart in time."
 
 
@@ -145,13 +143,13 @@ def _print(
     console.print(f"before  {result.before.name}", soft_wrap=True)
     console.print(f"after   {result.after.name}", soft_wrap=True)
     if result.figures:
-        console.print(_figure_table(result.figures))
+        console.print(_drawn(FIGURES, result.figures))
     if result.kernels:
-        console.print(_kernel_table(result.kernels))
+        console.print(_drawn(KERNELS, result.kernels, TOP))
     for name, changes in result.metrics:
         if changes:
             console.print(f"metrics of {short(name)} that differ", soft_wrap=True)
-            console.print(_figure_table(changes))
+            console.print(_drawn(FIGURES, changes))
     say_result(console, sentence(result), "bold")
     for each in expected:
         values = ""
@@ -161,38 +159,42 @@ def _print(
         say_result(console, f"{each.state}: {each.text}{values}")
 
 
-def _figure_table(figures: tuple[FigureChange, ...]) -> Any:
-    table = plain_table("", "before", "after", "change")
-    for each in figures:
-        change = "" if each.ratio is None else percent_change(each.ratio)
-        unit = each.before.unit
-        table.add_row(
-            each.name,
-            kpi_text(each.before.value, unit),
-            kpi_text(each.after.value, unit),
-            change,
-        )
-    return table
+FIGURES: Columns = (
+    ("", lambda each: each.name),
+    ("before", lambda each: kpi_text(each.before.value, each.before.unit)),
+    ("after", lambda each: kpi_text(each.after.value, each.before.unit)),
+    ("change", lambda each: percent_change(each.ratio)),
+)
 
 
-def _kernel_table(kernels: tuple[KernelChange, ...]) -> Any:
-    """Return the kernels whose totals differ most."""
-    table = plain_table("kernel", "count", "total before", "after", "difference", "one launch", "")
-    for each in kernels[:TOP]:
-        before, after = each.before, each.after
-        counts = [f"{p.count:,}" if p is not None else "-" for p in (before, after)]
-        totals = [kpi_text(p.total_s, "s") if p is not None else "-" for p in (before, after)]
-        table.add_row(
-            short(each.name),
-            counts[0] if counts[0] == counts[1] else " -> ".join(counts),
-            *totals,
-            _difference(each),
-            "" if each.ratio is None else percent_change(each.ratio),
-            each.word,
-        )
-    if len(kernels) > TOP:
-        table.add_row(f"{len(kernels) - TOP} more", *[""] * 6)
-    return table
+def _count(each: KernelChange) -> str:
+    counts = [f"{p.count:,}" if p is not None else "-" for p in (each.before, each.after)]
+    return " -> ".join(dict.fromkeys(counts))
+
+
+def _total(profile: Profile | None) -> str:
+    return "-" if profile is None else kpi_text(profile.total_s, "s")
+
+
+KERNELS: Columns = (
+    ("kernel", lambda each: short(each.name)),
+    ("count", _count),
+    ("total before", lambda each: _total(each.before)),
+    ("after", lambda each: _total(each.after)),
+    ("difference", lambda each: _difference(each)),
+    ("one launch", lambda each: percent_change(each.ratio)),
+    ("", lambda each: each.word),
+)
+
+
+def _drawn(columns: Columns, items: Sequence[Any], most: int | None = None) -> Any:
+    """Return the table of at most so many items; its last row counts the others."""
+    drawn = plain_table(*(head for head, _ in columns))
+    for cells, _ in table(columns, items, most)["rows"]:
+        drawn.add_row(*cells)
+    if most is not None and len(items) > most:
+        drawn.add_row(f"{len(items) - most} more", *[""] * (len(columns) - 1))
+    return drawn
 
 
 def _difference(change: KernelChange) -> str:

@@ -17,13 +17,14 @@ from workbench.commands.console import console_for, note, prints_aside, say_resu
 from workbench.commands.options import OptionError, WorkloadCompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable
-from workbench.data import verdict as verdicts
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.exits import COULD_NOT_RUN, stopped_by
+from workbench.data.comparison import ComparisonResult, compared_part
+from workbench.data.exits import stopped_by
 from workbench.data.files import write_file
 from workbench.data.record import Ratio, Verdict, encode_plain
 from workbench.data.stats import median
 from workbench.data.units import duration
+from workbench.data.verdict import NO_VERDICT
 from workbench.reports import render, write_page
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
@@ -91,10 +92,26 @@ class ProgramComparison:
     @property
     def exit_code(self) -> int:
         """Exit code of the verdict; of a signal; 2 where a run failed or there is no verdict."""
-        if self.stopped:
-            return stopped_by(self.stopped)
+        return stopped_by(self.stopped) if self.stopped else self.result.exit_code
+
+    @property
+    def sentence(self) -> str:
+        """What ended the comparison early, and the verdict."""
         result = self.verdict
-        return COULD_NOT_RUN if self.failure or result is None else verdicts.EXIT[result.word]
+        if result is None:
+            return self.failure or "No verdict: two whole rounds are needed."
+        return f"{self.failure} {verdict_sentence(self, result)}".strip()
+
+    @property
+    def result(self) -> ComparisonResult:
+        """Result of the comparison: of a step or a run, with the ratio of the first steps."""
+        verdict = self.verdict
+        word = verdict.word if verdict and not self.failure else NO_VERDICT
+        reason = verdict.reason if verdict else self.sentence
+        first, plain = encode_plain(first_step(self.rounds)), encode_plain(verdict)
+        name = f"{unit_of(self.rounds)} of {' '.join(self.program)}"
+        part = compared_part(name, word, reason, verdict=plain, first_step=first)
+        return ComparisonResult("programs", *NAMES, self.sentence, [part])
 
 
 def program_runner(
@@ -222,15 +239,10 @@ def keep(folder: Path, comparison: ProgramComparison) -> None:
 
 def progress(comparison: ProgramComparison, rounds: int) -> str:
     """Return the last round as a line."""
-    *_, last = comparison.rounds
-    both = [
-        duration(run.time_s if unit_of(comparison.runs) == "step" else run.wall_s)
-        for pinned in (False, True)
-        for run in comparison.runs
-        if run.number == last.number and run.pinned == pinned
-    ]
-    unit = unit_of(comparison.runs)
-    return f"round {last.number + 1} of {rounds}: {both[0]} a {unit} without, {both[1]} with"
+    done = comparison.rounds
+    both = [duration(times_of(done, pinned)[-1]) for pinned in (False, True)]
+    number, unit = done[-1].number + 1, unit_of(done)
+    return f"round {number} of {rounds}: {both[0]} a {unit} without, {both[1]} with"
 
 
 def result_lines(comparison: ProgramComparison) -> list[str]:
@@ -288,14 +300,12 @@ def difference_text(each: OutputDifference) -> str:
 
 def document(comparison: ProgramComparison, page: Path) -> dict[str, Any]:
     """Return the keys of the JSON document."""
-    result, ratio = comparison.verdict, first_step(comparison.rounds)
     return {
         "action": "compare",
+        "comparison": comparison.result.plain(),
         "table": comparison.table,
         "program": comparison.program,
         "unit": unit_of(comparison.rounds),
-        "verdict": None if result is None else encode_plain(result),
-        "first_step": None if ratio is None else encode_plain(ratio),
         "outputs": [asdict(each) for each in comparison.agreement],
         "process_runs": [asdict(each) for each in comparison.runs],
         "lookups": comparison.lookups,
@@ -318,9 +328,6 @@ def draw(folder: Path, comparison: ProgramComparison) -> Path:
 def page_html(comparison: ProgramComparison) -> str:
     """Return the page."""
     result, ratio = comparison.verdict, first_step(comparison.rounds)
-    sentence = comparison.failure or "No verdict: two whole rounds are needed."
-    if result is not None:
-        sentence = f"{comparison.failure} {verdict_sentence(comparison, result)}".strip()
     runs = {
         "heads": ("round", "table", "step", "first step", "wall time", "steps"),
         "text": (1,),
@@ -333,9 +340,11 @@ def page_html(comparison: ProgramComparison) -> str:
     }
     return render(
         "workload_compare.html.j2",
+        title="A program with and without tuned configs",
+        command=comparison.command,
         comparison=comparison,
         word=result.word if result else "",
-        sentence=sentence,
+        sentence=comparison.sentence,
         unit=unit_of(comparison.rounds),
         first=first_text(comparison.rounds, ratio) if ratio else "",
         runs=runs,

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 from workbench.data import stats
-from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
+from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Comparison, Measured, Ratio, Record, Verdict, Word
 from workbench.spec import WorkbenchError
 
-EXIT: Mapping[Word, int] = {
-    "SAME": PASSED,
-    "FAST": PASSED,
-    "CLOCK": PASSED,
-    "SLOW": FAILED,
-    "INCONCLUSIVE": UNDECIDED,
+NO_VERDICT, SUSPECTED, STOPPED = "", "suspected ", "interrupted"
+# The words that a comparison, a part of it, a check of results or an expected change can end in
+EXIT: Mapping[str, int] = {
+    **dict.fromkeys(("SAME", "FAST", "CLOCK", "CHANGED", "NEITHER", "BETTER", "FIXED"), PASSED),
+    **dict.fromkeys(("suspected SAME", "suspected FAST", "suspected CLOCK"), PASSED),
+    **dict.fromkeys(("right", "unchecked", "met"), PASSED),
+    **dict.fromkeys(("INCONCLUSIVE", "suspected INCONCLUSIVE", "suspected SLOW"), UNDECIDED),
+    **dict.fromkeys(("WORSE", "other reference", "unproven", "not measured"), UNDECIDED),
+    **dict.fromkeys(("SLOW", "wrong", "not met"), FAILED),
+    **dict.fromkeys((NO_VERDICT, "FAILS"), COULD_NOT_RUN),
+    STOPPED: INTERRUPTED,
 }
 # Worst first: a proven regression outweighs a comparison that could not run or decide.
-WORST = (FAILED, COULD_NOT_RUN, UNDECIDED, PASSED)
+WORST = (INTERRUPTED, FAILED, COULD_NOT_RUN, UNDECIDED, PASSED)
 
 
 class Incomparable(WorkbenchError, ValueError):
@@ -168,33 +173,12 @@ def _percent(ratio: float, slower: bool) -> float:
 # Stored runs
 
 
-@dataclass(frozen=True)
-class Suspicion:
-    """Result of comparing two stored runs. They were not interleaved, so it is never a verdict."""
-
-    suspected: Word
-    time: Ratio
-    cycles: Ratio | None
-    threshold: float
-    reason: str  # one sentence
-
-    @property
-    def word(self) -> str:
-        """Word in messages: `suspected SLOW`."""
-        return f"suspected {self.suspected}"
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code as of a verdict, but SLOW is only suspected and so counts as INCONCLUSIVE."""
-        return EXIT["INCONCLUSIVE"] if self.suspected == "SLOW" else EXIT[self.suspected]
-
-
 def suspicion(
     left: Measured, right: Measured, requested_threshold: float, noise: float = 0.0
-) -> Suspicion:
-    """Return the suspicion from two stored times. The interval of the ratio spans the far ends of
-    the two medians' own intervals. Raises Incomparable where protocol, regime, state or method
-    differ."""
+) -> Verdict:
+    """Return the verdict on two stored times; it is only suspected, as they were not interleaved.
+    The interval of the ratio spans the far ends of the two medians' own intervals. Raises
+    Incomparable where protocol, regime, state or method differ."""
     for name in ("protocol", "regime", "state", "method"):
         a, b = getattr(left, name), getattr(right, name)
         if a != b:
@@ -213,7 +197,7 @@ def suspicion(
         time, cycles, requested_threshold, noise, rounds=min(left.rounds, right.rounds)
     )
     reason = f"{result.reason}; the runs were apart in time, so this is a suspicion at best"
-    return Suspicion(result.word, time, cycles, result.threshold, reason)
+    return replace(result, reason=reason)
 
 
 # Suites
@@ -254,17 +238,10 @@ def p_value(result: Verdict, looks: int, confidence: float = 0.95) -> float:
     return worst
 
 
-def exit_code(verdicts: Iterable[Verdict | Suspicion | None]) -> int:
-    """Return the exit code of a suite, the worst of: 0 all the same, fast or of the clock; 1 one
-    slow; 2 one could not run (None), or nothing was compared; 3 one inconclusive."""
-    codes = {_exit_code(v) for v in verdicts}
+def exit_code(words: Iterable[str]) -> int:
+    """Return the worst exit code of these words; COULD_NOT_RUN where nothing was compared."""
+    codes = {EXIT[word] for word in words}
     return next((code for code in WORST if code in codes), COULD_NOT_RUN)
-
-
-def _exit_code(result: Verdict | Suspicion | None) -> int:
-    if result is None:
-        return COULD_NOT_RUN
-    return result.exit_code if isinstance(result, Suspicion) else EXIT[result.word]
 
 
 def holm_verdicts(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.data import verdict
+from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.energy import energy_of, energy_ratio
 from workbench.data.record import (
     Comparison,
@@ -20,6 +21,7 @@ from workbench.data.record import (
     Record,
     Run,
     Verdict,
+    encode_plain,
     metrics,
 )
 from workbench.data.selection import memory_bound, rate, ridge_of
@@ -103,19 +105,11 @@ def page(
         forest=_forest(shown_pairs),
         curves=[(c.title, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves)],
         profiled=table_of_profiles(profiles, outcomes, operand_titles(comparisons)),
-        verdicts=[_line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
+        verdicts=[line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
         verdict_heads=LINE_HEADS,
         how=_how(run, shown_pairs),
-        versions=_versions(run, shown_pairs),
+        by_compilers=run.name == COMPILERS,
     )
-
-
-def _versions(run: Run, shown_pairs: Sequence[Compared]) -> tuple[str, str] | None:
-    """Return the two compilers of a run of `compare --triton`; None of any other run."""
-    if run.name != COMPILERS or not shown_pairs:
-        return None
-    c = shown_pairs[0].comparison
-    return c.left.rpartition(" by ")[2], c.right.rpartition(" by ")[2]
 
 
 def operand_titles(comparisons: Sequence[Comparison]) -> dict[str, str]:
@@ -150,6 +144,20 @@ def troubles(compared: Compared) -> list[str]:
         for name, o in named
         if not isinstance(o, Record)
     ]
+
+
+def times_result(
+    shown_pairs: Sequence[Compared], names: tuple[str, str], words: Sequence[str] = ()
+) -> ComparisonResult:
+    """Return the result of comparisons of measured times, whose sides have these names. `words`
+    are what else decides."""
+    parts = []
+    for each in shown_pairs:
+        v, both = each.comparison.verdict, (each.left, each.right)
+        reason = v.reason if v else "; ".join(troubles(each))
+        word, plain = v.word if v else verdict.NO_VERDICT, encode_plain(v)
+        parts.append(compared_part(each.name, word, reason, both, verdict=plain))
+    return ComparisonResult("times", *names, conclusion(shown_pairs), parts, words)
 
 
 # Rows, for the terminal too.
@@ -212,11 +220,6 @@ def line(compared: Compared) -> list[str]:
         return [*at, "", "", "", "", "; ".join(troubles(compared)) or "no verdict"]
     cycles = f"{v.cycles.middle:.4f}" if v.cycles else "unknown"
     return [*at, f"{v.time.middle:.4f}", energy.span(v.time), cycles, _percent(v.threshold), v.word]
-
-
-def _line(compared: Compared) -> dict[str, Any]:
-    verdict = compared.comparison.verdict
-    return {"cells": line(compared), "bad": verdict is None or verdict.word == "SLOW"}
 
 
 # The page.

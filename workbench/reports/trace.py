@@ -332,7 +332,6 @@ def _plain(record: Record) -> tuple[str, str, str]:
 def comparison_page(
     result: TraceComparison,
     command: str,
-    run: str,
     at: str,
     change: str = "",
     expected: Sequence[ExpectationResult] = (),
@@ -341,14 +340,16 @@ def comparison_page(
     `change`."""
     return render(
         "trace_compare.html.j2",
+        title="Two traces",
         result=result,
+        word=result.shown_word,
+        sentence=f"{result.reason[:1].upper()}{result.reason[1:]}.",
         figures=table(CHANGES, result.figures),
         kernels=table(KERNELS, result.kernels, FOLDED, lambda each: each.word == "slower"),
         metrics=[(name, table(CHANGES, changes)) for name, changes in result.metrics if changes],
         change=change,
         expected=table(EXPECTED, expected, bad=lambda each: each.state == "not met"),
         command=command,
-        run=run,
         at=at,
     )
 
@@ -369,13 +370,9 @@ CHANGES: Columns = (
     ("", lambda each: each.name),
     ("before", lambda each: _figure(each.before)),
     ("after", lambda each: _figure(each.after)),
-    ("change", lambda each: _percent_change(each.ratio)),
+    ("change", lambda each: percent_change(each.ratio)),
     ("target", lambda each: each.after.target),
 )
-
-
-def _percent_change(ratio: float | None) -> str:
-    return "" if ratio is None else percent_change(ratio)
 
 
 def _figure(evidence: Evidence) -> str:
@@ -401,7 +398,7 @@ KERNELS: Columns = (
     ("total before", lambda each: _time(each.before.total_s) if each.before else ""),
     ("after", lambda each: _time(each.after.total_s) if each.after else ""),
     ("difference", _difference),
-    ("one launch", lambda each: _percent_change(each.ratio)),
+    ("one launch", lambda each: percent_change(each.ratio)),
     ("95 % interval", _interval),
     ("", lambda each: each.word),
 )

@@ -10,10 +10,12 @@ from typing import Any
 
 from workbench.code.code_pair import MEANINGS, ORDER, CodePair, pairs_of, prediction_of, ranked
 from workbench.data.clock import epoch_of
+from workbench.data.comparison import ComparisonResult, Part, compared_part
 from workbench.data.compiled_code import CodeVersions, CompiledCode
 from workbench.data.impl_check import WORDS, worst_first
-from workbench.data.record import Comparison, Outcome, Resources, Run
+from workbench.data.record import Comparison, Outcome, Resources, Run, encode_plain
 from workbench.data.units import amount, quantity
+from workbench.data.verdict import STOPPED
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.reports.tables import Columns, table
@@ -54,6 +56,30 @@ def changes_of(
     return CodeChanges(run, pairs_of(run, outcomes, comparisons), seconds, state != "complete")
 
 
+def code_result(changes: CodeChanges, words: Sequence[str] = ()) -> ComparisonResult:
+    """Return the result of machine code. `words` are what else decides; the code of no config is
+    the same."""
+    pairs, versions = ranked(changes.pairs), changes.versions
+    ended = [STOPPED] * changes.interrupted + ["SAME"] * (not pairs)
+    more = {
+        "interrupted": changes.interrupted,
+        "tune_again": tune_again(pairs),
+        "left_out": [{"reason": reason, "configs": many} for reason, many in changes.left_out],
+    }
+    names, parts = (versions.before, versions.after), [_part(pair) for pair in pairs]
+    return ComparisonResult(
+        "machine code", *names, conclusion(changes), parts, [*words, *ended], more
+    )
+
+
+def _part(pair: CodePair) -> Part:
+    both, name = (pair.before, pair.after), f"{case_name(pair)} on {pair.case.device}"
+    names = ("worse", "better", "tuned", "predicted_ratio", "unmeasured")
+    facts = {"code": pair.word, **{each: getattr(pair, each) for each in names}}
+    verdict = encode_plain(pair.measured)
+    return compared_part(name, pair.decided, pair.reasons, both, verdict=verdict, **facts)
+
+
 def page(
     run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], state: str | None
 ) -> str:
@@ -67,12 +93,13 @@ def changes_page(changes: CodeChanges) -> str:
     return render(
         "versions.html.j2",
         changes=changes,
-        run=changes.run,
         versions=changes.versions,
         title=TITLES[changes.run.engine],
+        at=changes.run.started,
+        command=changes.run.command,
         checks=worst_first(changes.versions.checks),
         word=first_word(changes, pairs),
-        conclusion=conclusion(changes),
+        sentence=conclusion(changes),
         words=word_table(changes),
         meanings=[(word, MEANINGS[word]) for word in ORDER],
         rows=pair_rows(changed_pairs(pairs), config=True, whole=True),

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 
+from workbench.data.comparison import EvidenceChange
 from workbench.data.record import Evidence, Finding, Profile
 from workbench.data.units import amount, percent, reading
+from workbench.data.verdict import SUSPECTED
 
 Word = Literal["SLOW", "FAST", "SAME", "INCONCLUSIVE"]
 Change = Literal["slower", "faster", "same", "unknown", "new", "gone"]
@@ -68,20 +71,6 @@ class KernelChange:
 
 
 @dataclass(frozen=True)
-class FigureChange:
-    """A key figure, a range or a metric of both traces."""
-
-    name: str
-    before: Evidence
-    after: Evidence
-
-    @property
-    def ratio(self) -> float | None:
-        """After over before; None where it was 0."""
-        return self.after.value / self.before.value if self.before.value else None
-
-
-@dataclass(frozen=True)
 class TraceComparison:
     """Two traces beside each other, and the word with its reason."""
 
@@ -89,9 +78,14 @@ class TraceComparison:
     after: TraceOperand
     word: Word
     reason: str  # one sentence
-    figures: tuple[FigureChange, ...]
+    figures: tuple[EvidenceChange, ...]
     kernels: tuple[KernelChange, ...]  # the largest difference first
-    metrics: tuple[tuple[str, tuple[FigureChange, ...]], ...]  # by kernel, the largest change first
+    metrics: tuple[tuple[str, tuple[EvidenceChange, ...]], ...]  # by kernel, largest first
+
+    @property
+    def shown_word(self) -> str:
+        """The word: of what profilers recorded apart in time, a difference is suspected."""
+        return self.word if self.word in ("SAME", "INCONCLUSIVE") else f"{SUSPECTED}{self.word}"
 
 
 def compare(before: TraceOperand, after: TraceOperand, threshold: float) -> TraceComparison:
@@ -112,7 +106,7 @@ def compare(before: TraceOperand, after: TraceOperand, threshold: float) -> Trac
         )
         about = f"{old.evidence[0].group}: " if several and old.evidence else ""
         results.append((word, about + reason, figures + ranges))
-    nothing: tuple[Word, str, tuple[FigureChange, ...]] = "INCONCLUSIVE", NOTHING, ()
+    nothing: tuple[Word, str, tuple[EvidenceChange, ...]] = "INCONCLUSIVE", NOTHING, ()
     word, reason, shown = min(results, key=lambda each: WORST.index(each[0]), default=nothing)
     on = [sorted({p.device for p in operand.profiles}) for operand in (before, after)]
     if on[0] != on[1]:
@@ -151,19 +145,10 @@ def _kernels(
 ) -> Iterator[KernelChange]:
     """Yield the kernels of both traces, joined by their normal names, those of one name in the
     order of the file."""
-    rest = _group_by_name(after)
-    for (name, _), mine in _group_by_name(before).items():
-        others = rest.pop((name, _), [])
-        for n, old in enumerate(mine):
-            new = others[n] if n < len(others) else None
-            yield (
-                _change(name, old, new, threshold) if new else KernelChange(name, old, None, "gone")
-            )
-        for extra in others[len(mine) :]:
-            yield KernelChange(name, None, extra, "new")
-    for (name, _), added in rest.items():
-        for extra in added:
-            yield KernelChange(name, None, extra, "new")
+    old, new = _group_by_name(before), _group_by_name(after)
+    for key in {**old, **new}:
+        for a, b in zip_longest(old.get(key, ()), new.get(key, ())):
+            yield _change(key[0], a, b, threshold)
 
 
 def _group_by_name(profiles: Sequence[Profile]) -> dict[tuple[str, str], list[Profile]]:
@@ -179,7 +164,9 @@ def _launch(profile: Profile) -> tuple[int, str]:
     return int(profile.launch) if profile.launch.isdecimal() else 0, profile.launch
 
 
-def _change(name: str, old: Profile, new: Profile, threshold: float) -> KernelChange:
+def _change(name: str, old: Profile | None, new: Profile | None, threshold: float) -> KernelChange:
+    if old is None or new is None:
+        return KernelChange(name, old, new, "gone" if new is None else "new")
     a, b = old.median_s or _mean(old), new.median_s or _mean(new)
     if not a or not b:
         return KernelChange(name, old, new, "unknown")
@@ -210,16 +197,16 @@ def _word(ratio: float, low: float, high: float, threshold: float) -> Change:
 
 def _figures(
     before: Mapping[str, Evidence], after: Mapping[str, Evidence]
-) -> Iterator[FigureChange]:
+) -> Iterator[EvidenceChange]:
     for name, old in before.items():
         if name in after and after[name].unit == old.unit:
-            yield FigureChange(name, old, after[name])
+            yield EvidenceChange(name, old, after[name])
 
 
 MOST_METRICS = 12  # of one kernel
 
 
-def _metrics(kernels: Sequence[KernelChange]) -> Iterator[tuple[str, tuple[FigureChange, ...]]]:
+def _metrics(kernels: Sequence[KernelChange]) -> Iterator[tuple[str, tuple[EvidenceChange, ...]]]:
     """Yield the metrics of each kernel that differ noticeably, the most first."""
     for kernel in kernels:
         if kernel.before is None or kernel.after is None or not kernel.before.metrics:
@@ -231,7 +218,7 @@ def _metrics(kernels: Sequence[KernelChange]) -> Iterator[tuple[str, tuple[Figur
         yield kernel.name, tuple(changed[:MOST_METRICS])
 
 
-def _notable(change: FigureChange, cycles: float) -> bool:
+def _notable(change: EvidenceChange, cycles: float) -> bool:
     """Return whether a metric differs by over a percent: of all stalls for one reason to stall, of
     the whole for a share, else of itself."""
     difference = abs(change.after.value - change.before.value)
@@ -240,7 +227,7 @@ def _notable(change: FigureChange, cycles: float) -> bool:
     return difference > 0.01 if change.before.unit == "1" else _apart(change) > 0.01
 
 
-def _apart(change: FigureChange) -> float:
+def _apart(change: EvidenceChange) -> float:
     """Return how far two values are apart, as a share of the larger."""
     a, b = change.before.value, change.after.value
     return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
@@ -253,7 +240,7 @@ def _no_verdict(
     before: TraceOperand,
     after: TraceOperand,
     kernels: Sequence[KernelChange],
-    ranges: Sequence[FigureChange],
+    ranges: Sequence[EvidenceChange],
 ) -> tuple[Word, str] | None:
     """Return why two traces cannot give a verdict, or None: one lacks something, they have other
     numbers of devices, or they launched the kernels that both have another number of times."""
@@ -286,8 +273,8 @@ def _no_verdict(
 
 
 def _verdict(
-    figures: Sequence[FigureChange],
-    ranges: Sequence[FigureChange],
+    figures: Sequence[EvidenceChange],
+    ranges: Sequence[EvidenceChange],
     kernels: Sequence[KernelChange],
     threshold: float,
 ) -> tuple[Word, str]:
@@ -302,12 +289,12 @@ def _verdict(
     return _window_verdict(total, kernels, max(threshold, SPREAD))
 
 
-def _steps(ranges: Sequence[FigureChange]) -> list[FigureChange]:
+def _steps(ranges: Sequence[EvidenceChange]) -> list[EvidenceChange]:
     """Return the ranges that are numbered, as `ProfilerStep#` is: each does the same work."""
     return [each for each in ranges if "#" in each.name and each.before.unit == "s"]
 
 
-def _steps_verdict(step: FigureChange, threshold: float) -> tuple[Word, str]:
+def _steps_verdict(step: EvidenceChange, threshold: float) -> tuple[Word, str]:
     old, new = step.before, step.after
     ratio = step.ratio or 1.0
     about = (
@@ -328,7 +315,7 @@ def _is_within(value: float, spread: Evidence) -> bool:
 
 
 def _window_verdict(
-    total: FigureChange, kernels: Sequence[KernelChange], limit: float
+    total: EvidenceChange, kernels: Sequence[KernelChange], limit: float
 ) -> tuple[Word, str]:
     ratio = total.ratio or 1.0
     about = (
@@ -350,6 +337,8 @@ def _window_verdict(
     return "INCONCLUSIVE", f"{about}, and no kernel is {way}: idle time of one window has no spread"
 
 
-def percent_change(ratio: float) -> str:
-    """Return a ratio as a change: `+3.2 %`, or from three on `3.4 times`."""
+def percent_change(ratio: float | None) -> str:
+    """Return a ratio as a change: `+3.2 %`, or from three on `3.4 times`; empty where unknown."""
+    if ratio is None:
+        return ""
     return f"{ratio:.3g} times" if ratio >= 3 else f"{100 * (ratio - 1):+.3g} %"
