@@ -363,8 +363,10 @@ def error_bands() -> Rows:
         for found in (
             error_band.estimate_band(device) if device else None,
             *(
-                error_band.code_band(device, replace(plain, matrix_unit=unit)) if device else None
-                for unit in ("wgmma", None)
+                error_band.code_band(device, replace(plain, matrix_unit=unit), f"code-{n}")
+                if device
+                else None
+                for unit, n in (("wgmma", 1), (None, 1), (None, 2))
             ),
         ):
             yield f"  {text_of(found)} {error_band.ends_of(found, 2e-6)}"
@@ -372,7 +374,9 @@ def error_bands() -> Rows:
     yield from error_band.devices_words(
         [("h200", "matmul"), ("h100", "copy"), ("h200", "softmax"), ("none", "copy")]
     )
-    for seconds, model in itertools.product((3.9e-6, 4e-6, 4.1e-6), ("analytic-4", "code-2")):
+    for seconds, model in itertools.product(
+        (3.9e-6, 4e-6, 4.1e-6), ("analytic-4", "code-1", "code-2")
+    ):
         with_unit = resources(random.Random(1), 1)
         kinds = [
             error_band._kind(seconds, r, model)

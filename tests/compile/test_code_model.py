@@ -357,7 +357,7 @@ def test_plain_kernels_are_ranked_as_an_h100_ranks_them():
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "widest", "known", "unseen"),
-    [("code product", 2.2, 0.9, 0.9), ("code", 2.5, 0.92, 0.87)],
+    [("code product", 2.2, 0.9, 0.9), ("issued code", 2.5, 0.92, 0.87)],
 )
 def test_the_bands_of_times_from_code_hold_what_docs_say(kind, widest, known, unseen):
     import code_model

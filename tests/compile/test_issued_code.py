@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from workbench.adapted.predicted import PredictedCall
 from workbench.code.flow import flow_graph
 from workbench.code.issued_code import issued_code
 from workbench.code.listing import disassembled, read_sass
@@ -100,3 +101,49 @@ def test_code_of_products_and_what_is_no_cubin_is_not_read():
     good = two()
     for damaged in (b"", good.cubin[:100], b"\x7fELF" + bytes(200)):
         assert issued_code(good.ttgir, damaged) is None
+
+
+@triton.jit
+def steps(x, n):
+    for _ in range(n):
+        x = x * 0.5 + 1.0
+    return x
+
+
+@triton.jit
+def once(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, steps(tl.load(x + i), n))
+
+
+@triton.jit
+def two_calls(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, steps(steps(tl.load(x + i), n), n))
+
+
+@triton.jit
+def straight(x, y, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i)
+    for _ in tl.static_range(64):
+        value = value * 0.5 + 1.0
+    tl.store(y + i, value)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "b200"])
+@pytest.mark.parametrize(
+    ("kernel", "more", "multiplications"),
+    [(once, (900,), 900), (two_calls, (900,), 1800), (straight, (), 64)],
+)
+def test_no_time_is_below_that_of_the_vector_units_or_far_above(
+    device, kernel, more, multiplications
+):
+    """Loops without accesses, functions that are inlined twice, and code without loops."""
+    target = device_named(device)
+    x = torch.empty(1 << 22)
+    call = PredictedCall(kernel, target, dict(zip("xyn", (x, x, *more), strict=False)), (4096,))
+    predicted, _ = call.predict(triton.Config({"BLOCK": 1024}, num_warps=4))
+    least = 2 * multiplications * x.numel() / target.peaks["fp32"].value
+    memory = 2 * 4 * x.numel() / target.dram.value
+    assert max(least, memory) < predicted.predicted_s < 4 * (least + memory)

@@ -11,6 +11,7 @@ from recorded_workloads import damaged, names
 from workbench.data.tuned_cache import TunedError, text_of
 from workbench.workload.pinned import nearest
 from workbench.workload.tuned_table import (
+    FORMAT,
     MeasuredTime,
     PinnedEntry,
     newest_entries,
@@ -32,7 +33,7 @@ tables = st.lists(entries, max_size=6)
 
 @given(tables)
 def test_a_table_gives_back_what_was_written(several):
-    again = parse(text_of(newest_entries(several)).encode(), "t")
+    again = parse(text_of(newest_entries(several), FORMAT).encode(), "t")
     newest = {}
     for entry in sorted(several, key=lambda e: e.at):
         newest[entry.place] = entry
@@ -43,16 +44,16 @@ def test_a_table_gives_back_what_was_written(several):
 @given(tables, st.randoms())
 def test_the_order_of_entries_changes_nothing_and_each_is_a_line(several, random_):
     unique = list({e.place: e for e in several}.values())
-    text = text_of(newest_entries(unique))
+    text = text_of(newest_entries(unique), FORMAT)
     random_.shuffle(unique)
-    assert text_of(newest_entries(unique)) == text
+    assert text_of(newest_entries(unique), FORMAT) == text
     assert sum(line.startswith('{"arch"') for line in text.splitlines()) == len(unique)
 
 
 @settings(max_examples=20)
 @given(tables, st.integers(0, 2**32))
 def test_a_thousand_damaged_tables_end_in_a_sentence_each(several, seed):
-    text, random_ = text_of(several), random.Random(seed)
+    text, random_ = text_of(several, FORMAT), random.Random(seed)
     for _ in range(50):
         try:
             again = parse(damaged(text, random_), "t.json")
@@ -60,14 +61,14 @@ def test_a_thousand_damaged_tables_end_in_a_sentence_each(several, seed):
             message = str(error)
             assert message.startswith("t.json") and message.endswith(".") and "\n" not in message
         else:
-            text_of(again)
+            text_of(again, FORMAT)
 
 
 def test_what_is_no_table_is_a_sentence(tmp_path):
     with pytest.raises(TunedError, match="cannot be read"):
         read(tmp_path / "none.json")
     with pytest.raises(TunedError, match="format 9, and this workbench knows formats up to 1"):
-        parse(json.dumps({"tuned": 9}).encode(), "t")
+        parse(json.dumps({"tuned_table": 9}).encode(), "t")
     path = tmp_path / "t.json"
     write(path, [])
     assert read(path) == []
