@@ -465,8 +465,8 @@ TEXT = (hardware.FOLDER / "h200.toml").read_text(encoding="utf-8")
         (
             'kind = "stream"',
             'kind = "river"',
-            "of product, stream, launch, code product, code, issued code, estimate for the key kind, "
-            "not 'river'.",
+            "of product, stream, launch, code product, code, issued code, estimate for the key "
+            "kind, not 'river'.",
         ),
         ("cores = 132", "cores = -1", "must have a whole number for the key cores, not -1."),
         (
