@@ -214,7 +214,8 @@ def profile(
         sizes: Of a kernel: {"M": 4096, "N": 4096, "K": 4096}.
         dtype: Of a kernel: fp32, fp16 or bf16, which is the default.
         calls: Of a kernel: calls to record.
-        steps: Of a program: its workbench.step() to pass over, to warm up in, to record: 0,1,3.
+        steps: Of a program that calls workbench.step(): steps to skip, to warm up and to record,
+            0,1,3.
         with_: trace: shapes of inputs, memory of operators, Python's stacks.
         metrics: ncu, rocprofv3: counters to add, A,B.
         tool_option: ncu: set=detailed; proton: data=trace; sanitizer: checks=all; xctrace:

@@ -187,7 +187,8 @@ def read_words(flag: str, known: tuple[str, ...], value: str | Iterable[str]) ->
     """Return the words of a list, each once, without the commas. Raises OptionError for one that
     the option `flag` does not take."""
     texts = (value,) if isinstance(value, str) else value
-    words = tuple(dict.fromkeys(word.strip() for text in texts for word in text.split(",")))
+    parts = (word.strip() for text in texts for word in text.split(","))
+    words = tuple(dict.fromkeys(filter(None, parts)))
     if odd := [word for word in words if word not in known]:
         *first, last = known
         names = f"{', '.join(first)} or {last}" if first else last
@@ -195,10 +196,13 @@ def read_words(flag: str, known: tuple[str, ...], value: str | Iterable[str]) ->
     return words
 
 
+WORKERS = r"[1-9][0-9]*|(tcp|tls|ucx|wss?)://.+:[0-9]+"  # the schemes of Dask
+
+
 def read_workers(value: int | str | None) -> str | None:
     """Return the number of GPUs, or the address of a scheduler. Raises OptionError for another
     text."""
-    if value is None or re.fullmatch(r"[1-9][0-9]*|\w+://.*:[0-9]+", str(value), re.ASCII):
+    if value is None or re.fullmatch(WORKERS, str(value), re.ASCII):
         return None if value is None else str(value)
     raise OptionError(
         f"--workers {value} is neither a number of GPUs nor the address of a scheduler; write "
@@ -591,7 +595,7 @@ class ProfileOptions(TakesProgram, RunOutput, Options, command="profile", panel=
     calls: int | None = option(None, "Of a kernel: calls to record.", min=1, max=100_000)
     steps: str | None = more(
         None,
-        "Of a program: its workbench.step() to pass over, to warm up in, to record: 0,1,3.",
+        "Of a program that calls workbench.step(): steps to skip, to warm up and to record, 0,1,3.",
         read=read_steps,
         metavar="WAIT,WARMUP,ACTIVE",
     )
