@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -9,6 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench import reports
 from workbench.catalog import name_hint
 from workbench.commands.console import console_for, is_stdout, note
 from workbench.commands.options import REPORTS, ReportOptions
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 SEVERAL = ("roofline", "findings")  # reports of any number of runs; the others draw one
 _ALL = 1_000_000  # runs: more than a database holds
+OF_A_RUN = re.compile(r"^def page\(\s*run\b", re.M)  # in a file whose page draws a run
 
 
 def run(options: ReportOptions) -> int:
@@ -45,6 +48,14 @@ def run(options: ReportOptions) -> int:
         if not is_stdout(path):
             console.print(f"report  {path}", soft_wrap=True)
     return 0
+
+
+def report_names() -> list[str]:
+    """Return the names of the reports: the workbench's, and those of files that were added to
+    `reports/`, which draw a page of a run."""
+    files = Path(reports.__file__).parent.glob("*.py")
+    added = (file.stem for file in files if OF_A_RUN.search(file.read_text(encoding="utf-8")))
+    return sorted({*REPORTS, *added})
 
 
 def draw(report: str, which: str, out: Path | None, database: str | None) -> Path:
@@ -61,7 +72,7 @@ def make(options: ReportOptions) -> list[Path]:
     Each file is written atomically, and none before all contents are known. Raises ReportError,
     EventsError or HistoryError, each one sentence.
     """
-    known = list(REPORTS)
+    known = report_names()
     if options.name not in known:
         raise ReportError(name_hint("report", options.name, known))
     if options.name == "roofline":
