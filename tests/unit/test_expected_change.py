@@ -86,8 +86,11 @@ def test_two_files_of_ncu_are_held_to_what_was_expected(files, capfd):
     words = ("--expect", "mbarrier", "--json", "out.json", "--out", "o")
     code, out, _ = run(capfd, "before.csv", "after.csv", *words)
     assert "met: stalls by barrier fall by 80 % or more" in out
-    expected = json.loads(Path("out.json").read_text())["expected"]
-    assert expected[0]["state"] == "met" and expected[0]["after"] < expected[0]["before"]
+    parts = json.loads(Path("out.json").read_text())["comparison"]["parts"]
+    (part,) = (one for one in parts if "expected" in one)
+    expected = part["expected"]
+    assert part["word"] == expected["state"] == "met"
+    assert expected["after"] < expected["before"]
     (page,) = Path("o").glob("*/report.html")
     html = page.read_text()
     assert "Expected of mbarrier" in html

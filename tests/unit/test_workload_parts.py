@@ -151,7 +151,8 @@ def test_every_value_of_a_workload_file_is_read_strictly():
 
 
 def test_every_value_of_a_tuned_table_is_read_strictly():
-    text = tuned_cache.text_of([entry(family="f", arguments={"n": "7", "x": "float32[8]"})])
+    one = entry(family="f", arguments={"n": "7", "x": "float32[8]"})
+    text = tuned_cache.text_of([one], tuned_table.FORMAT)
     lines = damages(text, tuned_table.parse)
     golden = drawn_numbers.damage_lines(lines)
     assert golden == drawn_numbers.stored_damage("tuned_table")

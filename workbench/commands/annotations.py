@@ -53,10 +53,11 @@ def _gate_notes(document: Mapping[str, Any]) -> Iterator[Annotation]:
         kernel, _, impl = check["title"].rpartition(".")
         if level := CHECKED.get(check["state"]):
             yield annotation(level, WORDS[check["state"]], kernel, impl, check["reason"])
-    for part in document["comparison"]["parts"]:
+    comparison = document.get("comparison") or {"kind": "", "parts": ()}  # nothing was compared
+    for part in comparison["parts"]:
         case = part["case"] or {"kernel": part["name"], "impl": ""}
         word = part["word"] or "FAILS"
-        about = f"{case['device']}: " if document["comparison"]["kind"] == "machine code" else ""
+        about = f"{case['device']}: " if comparison["kind"] == "machine code" else ""
         if level := {**COMPARED, **COMPILED}.get(word):
             message = about + part["reason"]
             yield annotation(level, word, case["kernel"], case["impl"], message)
