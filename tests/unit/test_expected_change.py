@@ -87,7 +87,7 @@ def test_two_files_of_ncu_are_held_to_what_was_expected(files, capfd):
     code, out, _ = run(capfd, "before.csv", "after.csv", *words)
     assert "met: stalls by barrier fall by 80 % or more" in out
     parts = json.loads(Path("out.json").read_text())["comparison"]["parts"]
-    (part,) = (one for one in parts if "expected" in one)
+    part, *_ = (one for one in parts if "expected" in one)
     expected = part["expected"]
     assert part["word"] == expected["state"] == "met"
     assert expected["after"] < expected["before"]
