@@ -156,6 +156,11 @@ def test_a_prediction_has_no_energy(place):
         place.measure(predicts=True, also="energy")
 
 
+def test_a_prediction_has_no_gpu_that_could_be_idle(place):
+    with pytest.raises(CommandError, match="leave out --require idle-gpu"):
+        place.measure(predicts=True, require="idle-gpu")
+
+
 def test_a_config_is_as_asked_else_tuned_else_the_default(place):
     spec = catalog.spec_of(str(place.kernel))
     versions = place.null.environment.versions

@@ -21,7 +21,7 @@ from workbench.catalog import kernel_names, spec_of  # noqa: E402
 from workbench.catalog.source import code_hash  # noqa: E402
 from workbench.data import tuned_cache  # noqa: E402
 from workbench.device import calibration  # noqa: E402
-from workbench.device.calibration import measured_cases  # noqa: E402
+from workbench.device.calibration import CalibrationError, measured_cases  # noqa: E402
 from workbench.device.correction import best_estimate  # noqa: E402
 from workbench.device.cost_model import guess_seconds  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
@@ -81,6 +81,24 @@ def chosen(spec, sizes, dtype="bf16"):
 
 
 # The choice
+
+
+HEAD = "kernel,sizes,dtype,impl,phase,median_us"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kernel,impl\nmatmul,tiles\n",
+        f"{HEAD}\nsoftmax,M=8\n",
+        f"{HEAD}\nsoftmax,M=8 N=8,bf16,rows,final,fast\n",
+    ],
+)
+def test_a_damaged_file_of_measured_cases_is_one_sentence(text, tmp_path, monkeypatch):
+    (tmp_path / "sm_90.csv").write_text(text)
+    monkeypatch.setattr(calibration, "IMPLS", tmp_path)
+    with pytest.raises(CalibrationError, match=r"sm_90.csv is damaged .*install the workbench"):
+        measured_cases("sm_90")
 
 
 def test_every_impl_that_a_measured_size_allows_was_measured_there():

@@ -172,7 +172,10 @@ def sentence(capsys, *words):
         (("--steps", "0,1,2", "softmax"), "--steps counts the steps of a program"),
         (("--tool-option", "data=tree", "softmax"), "--tool-option data=tree is of proton"),
         (("--tool", "proton", "--with", "shapes", "softmax"), "--with is of torch.profiler"),
-        (("--tool-option", "data=flat", "softmax"), "There is no data 'flat'"),
+        (
+            ("--tool", "proton", "--tool-option", "data=flat", "softmax"),
+            "--tool-option data takes tree, trace or inside, not 'flat'.",
+        ),
         (("--tool-option", "dat=tree", "softmax"), "There is no tool option 'dat'; did you mean"),
         (("softmax", "--impl", "rows:block_m=1024"), "cannot run"),
     ],

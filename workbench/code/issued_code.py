@@ -1,5 +1,6 @@
 """Match the machine code of an NVIDIA kernel with the loops and accesses of its TTGIR, by the
-source lines that both name."""
+source lines that both name. Loops of the same lines, as of a function that is inlined twice, are
+told apart by the order of their addresses."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from workbench.code.program_slices import ACCESSES, WRITES, every_op
+from workbench.code.program_slices import ACCESSES, LOOPS, WRITES, every_op
 from workbench.code.ttgir import Function, Op, read_ttgir
 from workbench.code.warp_code import WarpCode, WarpInstruction, read_warp_code
 from workbench.device.warp_timeline import ACCESSES as OF_MEMORY
@@ -23,7 +24,6 @@ from workbench.device.warp_timeline import (
     IssuedLoop,
 )
 
-LOOPS = ("scf.for", "scf.while")
 BELOW = 8  # lines; a load is inline assembly, of which each line counts as one of the source
 Line = tuple[str, int]
 
@@ -73,8 +73,8 @@ class _Match:
             alike.setdefault(self._loops_of(body), []).append(body)
         loops: list[IssuedLoop] = []
         for numbers, bodies in alike.items():
-            each, rest = divmod(len(bodies), max(1, len(numbers)))
-            if numbers and rest:
+            each, left = divmod(len(bodies), max(1, len(numbers)))
+            if numbers and left:
                 return None
             for i, number in enumerate(numbers):  # in the order of addresses
                 codes = [self._issued(b, number) for b in bodies[i * each : (i + 1) * each]]
@@ -126,5 +126,5 @@ class _Match:
         for line in range(last, last - BELOW, -1):
             if own := self._sites.get((writes, loop, (file, line))):
                 return own
-        alike = ((w, line) == (writes, one.line) for w, _, line in self._sites)
-        return next((n for n, is_it in zip(self._sites.values(), alike, strict=True) if is_it), 0)
+        alike = (n for (w, _, at), n in self._sites.items() if (w, at) == (writes, one.line))
+        return next(alike, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +23,7 @@ from workbench.spec import label
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
     from rich.text import Text
 
     from workbench.backend.protocol import Problem
@@ -165,6 +166,23 @@ def aloud(console: Console) -> Iterator[None]:
         console.quiet = quiet
 
 
+def start_live(console: Console, draw: Callable[[], Text]) -> Live:
+    """Return a display below all other output, which shows what `draw` returns, five times a
+    second, and which its end removes."""
+    from rich.live import Live
+
+    live = Live(
+        get_renderable=draw,
+        console=console,
+        refresh_per_second=5,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    live.start()
+    return live
+
+
 class SweepConsole:
     """The output of a sweep. With `quiet`, only the result and the path of the page."""
 
@@ -208,7 +226,7 @@ class SweepConsole:
         self._line = ProgressLine(len(plan.candidates), earlier)
         self._show()
         if self.console.is_terminal and not self.console.is_dumb_terminal:
-            self._start()
+            self._live = start_live(self.console, self._draw)
         elif self._redirection is None:
             self._lines = ProgressLines(lambda: self._line.plain, self.console.print, EVERY_S)
 
@@ -263,19 +281,6 @@ class SweepConsole:
             table.add_row(size, served.member, f"{100 * (served.ratio - 1):.1f} %")
         self.console.print(table)
         self.console.print(f"portfolio  {file}", soft_wrap=True)
-
-    def _start(self) -> None:
-        from rich.live import Live
-
-        self._live = Live(
-            get_renderable=self._draw,
-            console=self.console,
-            refresh_per_second=5,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
 
     def _draw(self) -> Text:
         unicode = self.console.encoding.startswith("utf")
@@ -473,7 +478,8 @@ def _silence_note(problem: Problem, device: str) -> str:
 def plan_line(run: Run, from_code: bool = False) -> str:
     """Return the first line: measured on this GPU, or predicted for another device; by the model of
     code where the kernel declares no work (`from_code`)."""
-    error = device_words(run.device, run.kernel, code_model.MODEL if from_code else "")
+    models = f"{code_model.MODEL} {code_model.ISSUED_MODEL}" if from_code else ""
+    error = device_words(run.device, run.kernel, models)
     model = "from the compiled code" if from_code else "by the analytic model"
     if run.predicted and backend_of(run.device) == METAL:
         return f"Times are predicted for {run.device}: {EMULATED}. {error}"

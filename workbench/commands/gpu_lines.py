@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.commands.console import ProgressLine, SweepConsole, plain_console
+from workbench.commands.console import ProgressLine, SweepConsole, plain_console, start_live
 from workbench.data.record import Run
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class GpuLines:
             self._lines[gpu] = problem, line
             wanted = self.console.is_terminal and not self.console.is_dumb_terminal
             if self._live is None and wanted and not self.quiet:
-                self._start()
+                self._live = start_live(self.console, self._draw)
 
     def drop(self, gpu: str) -> None:
         """Show a GPU no longer."""
@@ -52,19 +52,6 @@ class GpuLines:
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def _start(self) -> None:
-        from rich.live import Live
-
-        self._live = Live(
-            get_renderable=self._draw,
-            console=self.console,
-            refresh_per_second=5,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
 
     def _draw(self) -> Text:
         from rich.text import Text

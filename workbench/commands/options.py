@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
@@ -190,10 +190,14 @@ def read_words(flag: str, known: tuple[str, ...], value: str | Iterable[str]) ->
     parts = (word.strip() for text in texts for word in text.split(","))
     words = tuple(dict.fromkeys(filter(None, parts)))
     if odd := [word for word in words if word not in known]:
-        *first, last = known
-        names = f"{', '.join(first)} or {last}" if first else last
-        raise OptionError(f"{flag} takes no {odd[0]!r}; write {names}.")
+        raise OptionError(f"{flag} takes no {odd[0]!r}; write {alternatives(known)}.")
     return words
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Return words as `tree, trace or inside`."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 WORKERS = r"[1-9][0-9]*|(tcp|tls|ucx|wss?)://.+:[0-9]+"  # the schemes of Dask

@@ -14,7 +14,7 @@ from workbench import __version__, catalog
 from workbench.commands.capture import capture, capture_workload, trace_path, words_of
 from workbench.commands.console import console_for, prints_aside, say
 from workbench.commands.operators import operator_table, read_operators, write_operators
-from workbench.commands.options import OptionError, ProfileOptions
+from workbench.commands.options import OptionError, ProfileOptions, alternatives
 from workbench.commands.profile_counters import (
     add_default_counters,
     checks_table,
@@ -389,13 +389,13 @@ def _check_tool_options(options: ProfileOptions) -> None:
         if key not in TOOL_OPTIONS:
             raise OptionError(catalog.name_hint("tool option", key, tuple(TOOL_OPTIONS)))
         tool, known = TOOL_OPTIONS[key]
-        if value not in known:
-            raise OptionError(catalog.name_hint(key, value, known))
         if options.tool != tool and (options.tool or tool != "ncu"):  # a kernel's default is ncu
             named = options.tool or f"{DEFAULT_TOOL} or ncu, unless --tool names another"
             raise OptionError(
                 f"--tool-option {text} is of {tool}, and the tool is {named}; leave it out."
             )
+        if value not in known:
+            raise OptionError(f"--tool-option {key} takes {alternatives(known)}, not {value!r}.")
 
 
 def program_workload(options: ProfileOptions) -> Workload:

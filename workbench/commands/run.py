@@ -172,9 +172,16 @@ def check_writable(folder: Path, file: Path | None = None, flag: str = "--events
 
 
 def check_idle(backend: Backend, require: Sequence[str]) -> None:
-    """Raise CommandError if an idle GPU is required and another process uses it."""
-    others = backend.environment.others_on_gpu
-    if "idle-gpu" in require and others:
+    """Raise CommandError if an idle GPU is required, and another process uses it or none takes
+    part."""
+    if "idle-gpu" not in require:
+        return
+    if backend.predicts:
+        raise CommandError(
+            f"Times for {backend.device.name} are predicted, and no GPU takes part; leave out "
+            "--require idle-gpu."
+        )
+    if others := backend.environment.others_on_gpu:
         raise CommandError(
             f"{others} other process{'es use' if others > 1 else ' uses'} this GPU, so times would "
             "not be its own; end them, or leave out --require idle-gpu to have them counted in the "

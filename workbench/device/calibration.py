@@ -292,14 +292,21 @@ def _merge_calibrations(
 @lru_cache(maxsize=128)
 def measured_cases(arch: str, kernel: str = "") -> list[MeasuredCase]:
     """Return the cases of a kernel, or of all, that were measured on devices of an architecture.
-    Times of the final benchmark come before those of the first pass."""
+    Times of the final benchmark come before those of the first pass. Raises CalibrationError where
+    the file, which comes with the workbench, is damaged."""
     path = IMPLS / f"{arch}.csv"
     if not path.is_file():
         return []
     cases = defaultdict[tuple[str, str, str], list[tuple[bool, float, str]]](list)
     for row in _read_rows(path, kernel)[1]:
-        at = row["kernel"], row["sizes"], row["dtype"]
-        cases[at].append((row["phase"] != "final", float(row["median_us"]), row["impl"]))
+        try:
+            at = row["kernel"], row["sizes"], row["dtype"]
+            cases[at].append((row["phase"] != "final", float(row["median_us"]), row["impl"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(
+                f"{path} is damaged ({type(error).__name__} in {short(dict(row))}); install the "
+                "workbench again."
+            ) from None
     for times in cases.values():
         times.sort(key=lambda one: one[:2])  # equal times stay in the order of the file
     return [

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -248,8 +248,8 @@ class _CodeModel:
         """Return the seconds of one program beside others, `blocks` together on a core."""
         regions = self.work.regions
         total = sum(
-            r.executions * norm(self._terms(r, blocks).seconds(), CONSTANTS.sharpness)
-            for r in regions
+            often * norm(terms.seconds(), CONSTANTS.sharpness)
+            for often, terms in self._parts(blocks)
         )
         prefetched = any(r.get("copy_bytes") for r in regions)
         ends = (
@@ -267,6 +267,11 @@ class _CodeModel:
         if moved / 2 <= NEAR_BYTES - blocks * self.resources.shared_bytes:
             return moved / (CONSTANTS.spill_bytes_cycle * self._clock)
         return moved / (self._cache_rate / CONSTANTS.cache * CONSTANTS.spill_far)
+
+    def _parts(self, blocks: int) -> Iterator[tuple[float, _Terms]]:
+        """Yield the terms of each part of a program, with how often it is executed."""
+        for region in self.work.regions:
+            yield region.executions, self._terms(region, blocks)
 
     def _terms(self, region: RegionWork, blocks: int) -> _Terms:
         get, clock, warps = region.get, self._clock, self.work.warps
@@ -332,7 +337,7 @@ class _CodeModel:
         the only limit, by its name."""
         resident = self._resident()
         rounds = self.work.programs / (resident * self._cores)
-        each = [(r.executions, self._terms(r, resident)) for r in self.work.regions]
+        each = list(self._parts(resident))
         sums = [rounds * sum(n * t.seconds()[i] for n, t in each) for i in range(len(TERMS))]
         return dict(zip(TERMS, sums, strict=True))
 
@@ -351,56 +356,62 @@ class _IssuedModel(_CodeModel):
         return ISSUED.overlap
 
     def _program_s(self, blocks: int) -> float:
-        issued, work = self._issued_code, self.work
-        loops = {one.number: one for one in issued.loops}
-        parts: dict[int, list[RegionWork]] = defaultdict(list)
-        for region in work.regions:
-            parts[region.loop if region.loop in loops else 0].append(region)
-        total = self._part_s(parts.pop(0, []), issued.straight, 0.0, blocks)
-        for number, regions in parts.items():
-            loop, many = loops[number], work.unrolled.get(number, 1)
-            trips = max(region.executions for region in regions)
-            if trips < many and loop.rest is not None:
-                total += self._part_s(regions, loop.rest, trips, blocks)
-            else:
-                total += self._part_s(regions, loop.trip, trips / many, blocks)
-        most = max((r.executions for r in work.regions), default=1.0)
+        parts = self._parts(blocks)
+        total = sum(often * norm(terms.seconds(), ISSUED.sharpness) for often, terms in parts)
+        most = max((r.executions for r in self.work.regions), default=1.0)
         spilled = ISSUED.spills * max(1.0, most) * self._spill_s(blocks)
         total = norm([total, spilled], CONSTANTS.sharpness) + ISSUED.drain_s
-        each = max(CONSTANTS.start_cycles, work.warps * CONSTANTS.start_warp_cycles)
+        each = max(CONSTANTS.start_cycles, self.work.warps * CONSTANTS.start_warp_cycles)
         return norm([total, blocks * each / self._clock], CONSTANTS.sharpness)
 
-    @property
-    def _issued_code(self) -> Issued:
-        assert self.work.issued is not None  # or `_CodeModel` times the launch
-        return self.work.issued
+    def _parts(self, blocks: int) -> Iterator[tuple[float, _Terms]]:
+        issued, unrolled = self.work.issued, self.work.unrolled
+        assert issued is not None  # or `_CodeModel` times the launch
+        loops = {one.number: one for one in issued.loops}
+        regions: dict[int, list[RegionWork]] = defaultdict(list)
+        for region in self.work.regions:
+            regions[region.loop if region.loop in loops else 0].append(region)
+        yield 1.0, self._part_terms(regions.pop(0, []), issued.straight, 0.0, blocks)
+        for number, own in regions.items():
+            loop, many = loops[number], unrolled.get(number, 1)
+            trips = max(region.executions for region in own)
+            code, passes = loop.trip, trips / many
+            if trips < many and loop.rest is not None:
+                code, passes = loop.rest, trips
+            yield 1.0, self._part_terms(own, code, passes, blocks)
 
-    def _part_s(
+    def _part_terms(
         self, regions: Sequence[RegionWork], code: IssuedCode, passes: float, blocks: int
-    ) -> float:
-        """Return the seconds of some regions that are executed by one code: a loop of so many
-        passes, or, with none, straight code."""
-        sums = dict.fromkeys(("compute", "cache", "shared", "lines"), 0.0)
-        for region in regions:
-            terms = self._terms(region, blocks)
-            for name in sums:
-                sums[name] += region.executions * getattr(terms, name)
-        often = passes or 1.0
+    ) -> _Terms:
+        """Return the terms of regions that are executed by one code: by so many passes of a loop,
+        or, with none, by straight code."""
+        each = [(r.executions, self._terms(r, blocks)) for r in regions]
+
+        def whole(name: str) -> float:
+            return sum(often * float(getattr(terms, name)) for often, terms in each)
+
+        often, clock = passes or 1.0, self._clock
         at_once = max(1.0, blocks * self.work.warps / SCHEDULERS)
-        issue = often * self._issue_cycles(code) * at_once / self._clock
-        memory, cache = ISSUED.memory_s * self._clock, ISSUED.cache_s * self._clock
-        cycles = code.cycles(WarpLatencies(memory, cache), self.work.fresh, in_loop=passes > 0)
-        latency = often * cycles / self._clock + sums["cache"] / blocks
-        return norm([*sums.values(), issue, latency], ISSUED.sharpness)
+        latencies = WarpLatencies(ISSUED.memory_s * clock, ISSUED.cache_s * clock)
+        cycles = code.cycles(latencies, self.work.fresh, in_loop=passes > 0)
+        return _Terms(
+            whole("compute"),
+            whole("cache"),
+            whole("shared"),
+            often * at_once * self._issue_cycles(code) / clock,
+            often * at_once * code.counts.get(SPECIAL, 0) * ISSUED.special_cycles / clock,
+            whole("lines"),
+            often * cycles / clock + whole("cache") / blocks,
+        )
 
     def _issue_cycles(self, code: IssuedCode) -> float:
-        """Return the cycles in which a scheduler issues the instructions of one warp."""
+        """Return the cycles in which a scheduler issues the instructions of one warp, but for those
+        of special functions."""
         lanes = self._vector_rate / self._clock  # of a core
         pipes = {
             FLOAT: 32 * SCHEDULERS / lanes,
             OTHER: ISSUED.integer_cycles,
             MULTIPLY: ISSUED.multiply_cycles,
-            SPECIAL: ISSUED.special_cycles,
         }
         each = [code.counts.get(kind, 0) * cycles for kind, cycles in pipes.items()]
         return max(float(len(code.kinds)), *each)

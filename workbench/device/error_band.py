@@ -9,7 +9,7 @@ without bands was never compared with the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.data.record import Case, Measured, Predicted, Record, Resources
 from workbench.data.units import rough
@@ -20,6 +20,11 @@ from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Devic
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
 BOUND = "roofline bound"  # in place of a model's name: the least time that the device allows
 NEVER = "never validated on this device"
+# Kinds of the bands of times that are predicted from code, by the model.
+CODE_KINDS: Mapping[str, tuple[BandKind, ...]] = {
+    code_model.MODEL: ("code product", "code"),
+    code_model.ISSUED_MODEL: ("issued code",),
+}
 EXPECTED = "expected if measured"  # head of the column of `expected_words`
 
 
@@ -146,16 +151,17 @@ def devices_words(times: Iterable[tuple[str, str]]) -> list[str]:
 
 def device_words(name: str, kernels: str = "", model: str = "") -> str:
     """Return the error of predictions for a device in one sentence: of these kernels, which are
-    separated by commas as in `Run.kernel`, or of all; by this model, or by any."""
+    separated by commas as in `Run.kernel`, or of all; by the models that `model` names, or by
+    any."""
     device = _find_device(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
     compiled = [band for band in device.bands if band.kind != "estimate"]
-    from_code = [band for band in compiled if "code" in (band.kind or "")]
-    if model in (code_model.MODEL, code_model.ISSUED_MODEL):
-        compiled = from_code
+    kinds = [kind for name, own in CODE_KINDS.items() if name in model for kind in own]
+    if kinds:
+        compiled = [band for band in compiled if band.kind in kinds]
     elif model:
-        compiled = [band for band in compiled if band not in from_code]
+        compiled = [band for band in compiled if "code" not in (band.kind or "")]
     chosen = _kernel_bands(compiled, set(kernels.split(", "))) if kernels else compiled
     bands = [f"{_range(b)} for {b.title} ({b.times:,} times)" for b in chosen]
     if not bands:

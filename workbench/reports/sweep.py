@@ -195,10 +195,10 @@ def _first_five(board: Board, records: Sequence[Record], result: Selection) -> d
 
 
 def _model(records: Sequence[Record], stand: Sequence[Outcome]) -> str:
-    """Return the name of the model that predicted, or that would have."""
+    """Return the names of the models that predicted, or that of the one that would have."""
     metal = any(o.case.backend == "metal" for o in stand)
-    named = (t.model for r in records if isinstance(t := r.timing, Predicted))
-    return next(named, apple_model.MODEL if metal else "analytic")
+    named = {t.model for r in records if isinstance(t := r.timing, Predicted)}
+    return " and ".join(sorted(named)) or (apple_model.MODEL if metal else "analytic")
 
 
 def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
