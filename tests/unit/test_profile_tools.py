@@ -384,7 +384,10 @@ def test_listed_names_hold_the_pattern():
         (("--tool", "trace", "--metrics", "a", "softmax"), "--metrics is of ncu"),
         (("--tool", "ncu", "--tool-option", "checks=all", "softmax"), "checks=all is of sanitizer"),
         (("--tool-option", "instrument=Allocations", "--", "./app"), "Allocations is of xctrace"),
-        (("--tool-option", "instrument=Leaks", "--", "./app"), "no instrument 'Leaks'"),
+        (
+            ("--tool", "xctrace", "--tool-option", "instrument=Leaks", "--", "./app"),
+            "instrument takes Time Profiler or Allocations, not 'Leaks'",
+        ),
         (("--tool", "sanitizer", "softmax"), "no driver shows one here"),
     ],
 )  # fmt: skip
