@@ -6,8 +6,8 @@
 The configs are those of the kernel's table, or else those within 12 % of the best at any size of
 data/ops_choice_h100.json.xz. All are compiled first, by a process for each core; then each is timed
 on cold data: of 5 samples of a graph of 0.12 ms the median. After each size the table is written
-with what was timed, by default over the one that comes with the workbench. `--check` takes each size out of its table
-in turn, and compares the config that the others choose with the best one there.
+with what was timed, by default over the one that comes with the workbench. `--check` takes each
+size out of its table in turn, and compares the config that the others choose with the best one.
 """
 
 from __future__ import annotations

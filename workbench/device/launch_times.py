@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LAUNCHES = SHIPPED / "launches"  # a folder for each architecture, a file for each kernel
 # The constants were chosen on the sizes of seven kernels, each left out in turn (docs/facts.md).
 REACH = 0.5  # octaves over which sizes are alike, or
-SPARSE = 0.7  # this share of the distance to the second nearest, where few were measured
+SPARSE = 0.8  # this share of the distance to the nearest, where few are near
 ROWS = 0.6  # an octave of the number of rows counts as this many of their width
 APART = 3.0  # octaves between a row of a multiple of 16 elements and another
 ALIGNED = 16  # elements
@@ -74,7 +74,7 @@ class LaunchTimes:
         nearest = np.sort(distance)
         if nearest[0] > FAR:
             return []
-        reach = max(REACH, SPARSE * float(nearest[min(1, len(alike) - 1)]))
+        reach = max(REACH, SPARSE * float(nearest[0]))
         weights = np.exp(-((distance / reach) ** 2) / 2) + 1e-9
         us = self.us[alike]
         logs = np.minimum(np.log(us / np.nanmin(us, axis=1, keepdims=True)), MOST)
