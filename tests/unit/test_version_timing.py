@@ -2,11 +2,10 @@
 
 import json
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled_cases import CASE, FACTS, FakeCompilers, other, paired
+from compiled_cases import CASE, FACTS, FakeCompilers, other, paired, timed
 from fake_gpu import FakeGpu, FakeVariant, Weather
 
 from workbench.backend import version_timing
@@ -24,6 +23,7 @@ from workbench.data.record import Comparison, Failure, Measured, Record
 from workbench.data.verdict import Ratio, exit_code, verdict
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal, Timed
+from workbench.reports.versions import timed_part
 
 pytestmark = pytest.mark.unit
 
@@ -160,7 +160,7 @@ def test_without_a_gpu_nothing_is_locked(on):
     machine = on(Machine({}, device="none"))
     with machine.timer() as timer:
         assert timer.device() is None
-    assert machine.locks == [] and machine.ended == 3
+    assert machine.locks == [] and machine.ended == 1
 
 
 def compare(tmp_path, monkeypatch, machine, kernels=("copy",)):
@@ -223,23 +223,21 @@ def check_expected(records):
 
 
 def stored(tmp_path):
-    """Runs, outcomes and comparisons in the database, and the same of the events file."""
+    """The only run, its outcomes and comparisons in the database, and the same of the events file;
+    then those alone that were timed."""
     with open_history(f"sqlite:///{tmp_path / 'runs.db'}", reading=True) as history:
-        run, code = history.runs(limit=9)
-        assert (run.kind, code.kind) == ("times", "code")
+        (run,) = history.runs(limit=9)
+        assert run.kind == "code"
         outcomes, comparisons = history.outcomes(run.id), history.comparisons(run.id)
         state = history.state(run.id)
-        assert history.state(code.id) == state
-        verdicts = [c for c in history.comparisons(code.id) if c.by == "time"]
-        assert [c.verdict for c in verdicts] == [c.verdict for c in comparisons]
     events = [
-        e for e in read(tmp_path / code.id / "events.jsonl").events
+        e for e in read(tmp_path / run.id / "events.jsonl").events
         if isinstance(e, (Comparison, Record, Failure, RunFinished)) and e.run == run.id
     ]  # fmt: skip
     assert [e for e in events if isinstance(e, Comparison)] == comparisons
     assert [e for e in events if isinstance(e, (Record, Failure))] == outcomes
     assert [e.state for e in events if isinstance(e, RunFinished)] == [state]
-    return run, outcomes, comparisons, state
+    return *timed_part(run, outcomes, comparisons), state
 
 
 def test_each_verdict_is_stored_and_drawn_again(on, tmp_path, monkeypatch, capsys):
@@ -312,7 +310,7 @@ def pair(word=None):
              "INCONCLUSIVE": Ratio(1.01, 0.9, 1.1)}[word]  # fmt: skip
     result = verdict(ratio, None, 0.01, 0.0, 48)
     assert result.word == word
-    return replace(known, measured=result)
+    return timed(known, result)
 
 
 @pytest.mark.parametrize(

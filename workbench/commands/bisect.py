@@ -227,8 +227,8 @@ class MeasuredBisect:
         for attempt in range(2):  # an undecided comparison is made once more
             keyed = _key_pair(pair, commit, attempt)
             compared = compare_pair(keyed, recorder, self.command.options.threshold)
-            if (result := compared.comparison.verdict) is None:
-                return self._skip_or_raise(compared.left, compared.right)
+            if (result := compared.verdict) is None:
+                return self._skip_or_raise(compared.before, compared.after)
             last = result
             words = f"{result.word}: {result.reason}"
             if result.word != "INCONCLUSIVE":

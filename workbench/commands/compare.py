@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
+from workbench.code.compared_pair import compared_pairs
 from workbench.commands.comparison import (
     Pair,
     PairMaker,
@@ -58,7 +59,7 @@ from workbench.data.units import duration
 from workbench.data.verdict import SUSPECTED
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
-from workbench.reports.compare import compared_of, times_result
+from workbench.reports.compare import times_result
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.worktree import Repository, Worktrees
 from workbench.spec import label, sizes_text
@@ -162,8 +163,8 @@ class CompareCommand:
         page = draw_ended_run(recorder, lambda r: draw_comparisons(r, folder, profiles))
         say_page(self.console, page)
         run_result = replace(recorder.result(page), profiles=profiles)
-        compared = compared_of(recorder.outcomes, recorder.comparisons)
-        result = times_result(compared, pair.names)
+        pairs = compared_pairs(recorder.run, recorder.outcomes, recorder.comparisons)
+        result = times_result(pairs, pair.names)
         return write_comparison(options, "compare", result, [run_result])
 
     def _profile(self, pair: Pair, recorder: Recorder) -> tuple[tuple[Profile, ...], bool]:

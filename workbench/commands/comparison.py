@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
 from workbench.backend.protocol import Measures, Problem
+from workbench.code.compared_pair import ComparedPair, compiled_change
 from workbench.commands.console import plan_line, say_result
 from workbench.commands.operands import Operand, OperandError, titles
 from workbench.commands.options import CommandError
@@ -35,8 +36,6 @@ from workbench.tuner.space import RecordFactory
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workbench.reports.compare import Compared
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -50,12 +49,10 @@ class Pair:
 
 def compare_pair(
     pair: Pair, recorder: Recorder, threshold: float, energy: bool = False
-) -> Compared:
+) -> ComparedPair:
     """Compare a pair, and store both outcomes and the comparison. Returns them. A candidate that
     fails is an outcome too, and then there is no verdict. With `energy` the joules of both are
     measured too, after the verdict; if that is stopped, the rest is stored."""
-    from workbench.reports.compare import Compared
-
     backend = cast(Measures, recorder.backend)
     compiled, refusals = _compile_pair(pair, recorder)
     results: tuple[Timed | Refusal, Timed | Refusal]
@@ -85,7 +82,7 @@ def compare_pair(
     recorder.counts[verdict.word if verdict else "none"] += 1
     if stopped is not None:
         raise stopped
-    return Compared(comparison, left, right)
+    return ComparedPair(comparison, left, right, compiled_change(left, right))
 
 
 def comparison_of(
@@ -207,7 +204,7 @@ def say_begin(console: Console, run: Run, threshold: float) -> None:
     console.print(f"{about}; threshold {threshold * 100:.2g} %")
 
 
-def show_comparison(console: Console, compared: Compared, run: Run) -> None:
+def show_comparison(console: Console, pair: ComparedPair, run: Run) -> None:
     """Print both operands in columns, the ratio, the verdict and its sentence."""
     from rich.table import Table
     from rich.text import Text
@@ -221,7 +218,7 @@ def show_comparison(console: Console, compared: Compared, run: Run) -> None:
         ratio_lines,
     )
 
-    rows = operand_rows(compared, run)
+    rows = operand_rows(pair, run)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(max_width=40)
@@ -230,10 +227,9 @@ def show_comparison(console: Console, compared: Compared, run: Run) -> None:
         cells = [row[n] if n < len(row) else "" for row in rows]
         table.add_row(Text(HEADS[n]), *map(Text, cells))
     console.print(table)
-    verdict = compared.comparison.verdict
-    for line in ratio_lines(verdict) if verdict else []:
+    for line in ratio_lines(pair.verdict) if pair.verdict else []:
         console.print(line)
-    for line in energy_lines(compared, run):
+    for line in energy_lines(pair, run):
         console.print(line)
-    word = f"{verdict.word}. " if verdict else ""
-    say_result(console, word + conclusion([compared]), "bold", whole=False)
+    word = f"{pair.word}. " if pair.word else ""
+    say_result(console, word + conclusion([pair]), "bold", whole=False)

@@ -23,25 +23,29 @@ from workbench.backend.compilers import (
     folders_beside,
     installed_version,
 )
-from workbench.backend.version_timing import NoVersionTimes, VersionTimer, VersionTimes
-from workbench.code.code_pair import ORDER, CodePair
+from workbench.backend.protocol import Problem
+from workbench.backend.version_timing import RULES, NoVersionTimes, VersionTimer, VersionTimes
+from workbench.code.compared_pair import ORDER, ComparedPair, compiled_change
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
 from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.code_table import finish
+from workbench.commands.comparison import comparison_of
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
-from workbench.commands.version_verdicts import VersionVerdicts, run_of_verdicts
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
-from workbench.data.events import RunState
+from workbench.data.record import Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import amount
+from workbench.device import hardware
 from workbench.device.hardware import Device
-from workbench.reports.versions import code_result, measured_text
+from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.reports.versions import code_result
+from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,8 +148,11 @@ class CompilerComparison:
                     f"{options.triton[0]} and {options.triton[1]} are one compiler, "
                     f"{compilers[0].title}; name two."
                 )
-            with stored_runs(options.database, reading=False) as history:
-                return self._go(pools, compilers, chooser, devices, history)
+            with (
+                stored_runs(options.database, reading=False) as history,
+                self.timer(folders, lambda text: say(text, err=True)) as timer,
+            ):
+                return self._go(pools, compilers, chooser, devices, history, timer)
 
     def _chooser(self) -> ConfigChooser:
         options = self.options
@@ -162,6 +169,7 @@ class CompilerComparison:
         chooser: ConfigChooser,
         devices: Sequence[Device],
         history: History,
+        timer: VersionTimer,
     ) -> int:
         options = self.options
         kernels = list(options.kernel) or catalog.kernel_names()
@@ -172,13 +180,39 @@ class CompilerComparison:
             compilers[0].title, compilers[1].title, tuple(device.name for device in devices),
             options.threshold, len(configs), left_out=tuple(left_out(every)),
         )  # fmt: skip
-        cases = [each.job.case for each in configs]
-        with stored_code(
-            options, new_code_run(options, "compare", cases, versions, compilers), history
-        ) as stored:
-            self._compare(stored, pools, compilers, configs)
-        changes, run = finish(self.console, stored)
-        return write_comparison(options, "compare", code_result(changes), [run])
+        gpu = self._gpu(timer, devices)
+        run = self._run([each.job for each in configs], versions, compilers, gpu, timer)
+        with stored_code(options, run, history) as stored:
+            pairs = self._compare(stored, pools, compilers, configs)
+            todo = [p for p in pairs if p.word == "WORSE" and gpu and p.case.device == gpu.name]
+            if todo:
+                jobs = {key_of(each.job.case): each.job for each in configs}
+                self._measure(stored, todo, jobs, compilers, timer)
+        changes, result = finish(self.console, stored)
+        return write_comparison(options, "compare", code_result(changes), [result])
+
+    def _gpu(self, timer: VersionTimer, devices: Sequence[Device]) -> Device | None:
+        """Return the GPU that is here, where it is one of the devices."""
+        gpu = timer.device() if self.has_gpu() else None
+        if gpu and timer.environment and gpu.name in [device.name for device in devices]:
+            return gpu
+        timer.close()
+        return None
+
+    def _run(
+        self,
+        jobs: Sequence[FactsJob],
+        versions: CodeVersions,
+        compilers: Sequence[Compiler],
+        gpu: Device | None,
+        timer: VersionTimer,
+    ) -> Run:
+        """Return the run; with the environment and the ceilings of the GPU that is to measure."""
+        about = self.options, "compare", [job.case for job in jobs], versions, compilers
+        run = new_code_run(*about, environment=timer.environment if gpu else None)
+        ceilings = hardware.ceilings(gpu, self.options.dtype) if gpu else {}
+        source = ", ".join(dict.fromkeys(job.kernel for job in jobs))
+        return replace(run, ceilings=dict(ceilings), source=source)
 
     def _compare(
         self,
@@ -186,9 +220,8 @@ class CompilerComparison:
         pools: Compilers,
         compilers: Sequence[Compiler],
         configs: Sequence[ChosenConfig],
-    ) -> None:
-        """Compare each config when both versions have compiled it; then measure what is suspected
-        on the GPU that is here."""
+    ) -> list[ComparedPair]:
+        """Return the pair of each config, which is stored when both versions have compiled it."""
         tasks = [
             (
                 CompileTask(0, compilers[0], each.job, each.device),
@@ -200,57 +233,36 @@ class CompilerComparison:
         if known:
             many = f"{len(known)} of {2 * len(tasks)} are compiled already"
             self.console.print(f"{many}, by {stored.store.history.name}", soft_wrap=True)
-        pairs: list[CodePair] = []
-        jobs: dict[str, FactsJob] = {}
-        for n, pair in stored.pairs(pools, tasks, known):
+        pairs: list[ComparedPair] = []
+        for _, pair in stored.pairs(pools, tasks, known):
             pairs.append(pair)
-            jobs[pair.after.key] = configs[n].job
             self._say_progress(pairs, configs)
-        worse = [pair for pair in pairs if pair.word == "WORSE"]
-        if worse and self.has_gpu():
-            self._measure(stored, worse, jobs, compilers)
+        return pairs
 
     def _measure(
         self,
         stored: CodeRun,
-        worse: Sequence[CodePair],
+        todo: Sequence[ComparedPair],
         jobs: Mapping[str, FactsJob],
         compilers: Sequence[Compiler],
+        timer: VersionTimer,
     ) -> None:
-        """Store the verdict of the GPU that is here on each pair of its device, at once. After
-        Ctrl-C those so far stay."""
-        folders = [compiler.folder for compiler in compilers]
-        with self.timer(folders, lambda text: say(text, err=True)) as timer:
-            device = timer.device()
-            todo = [pair for pair in worse if device and pair.case.device == device.name]
-            if device is None or timer.environment is None or not todo:
-                return
-            mine = [jobs[pair.after.key] for pair in todo]
-            run = run_of_verdicts(self.options, device, timer.environment, mine, compilers)
-            own = replace(stored.store)  # for the second run: `begin` puts its run into the store
-            verdicts = VersionVerdicts(own, run, compilers)
-            state: RunState = "interrupted"
-            try:
-                for pair, job in zip(todo, mine, strict=True):
-                    result = timer.compare(job, self.options.threshold)
-                    verdicts.keep(pair, job, result)
-                    known = _with_result(pair, result)
-                    stored.keep_verdict(pair, known.measured, known.unmeasured)
-                    self._say_measured(known)
-                state = "complete"
-            finally:
-                verdicts.end(state)
-                self._say_stored(verdicts)
-
-    def _say_measured(self, pair: CodePair) -> None:
-        name = f"{pair.case.kernel}.{pair.case.impl}"
-        self.console.print(f"measured  {name}: {measured_text(pair)}", soft_wrap=True)
-
-    def _say_stored(self, verdicts: VersionVerdicts) -> None:
-        if verdicts.comparisons:
-            many = amount(len(verdicts.comparisons), "verdict")
-            again = f"`workbench report compare {verdicts.run.id}` draws them again"
-            self.console.print(f"{many} stored; {again}", soft_wrap=True)
+        """Store the verdict of the GPU on each of these pairs at once. After Ctrl-C those so far
+        stay."""
+        many = 0
+        try:
+            for pair in todo:
+                job = jobs[key_of(pair.case)]
+                result = timer.compare(job, self.options.threshold)
+                timed = keep_times(stored, pair, job, result, compilers)
+                many += 1
+                name = f"{pair.case.kernel}.{pair.case.impl}"
+                text = replace(pair, timed=timed).measured_text
+                self.console.print(f"measured  {name}: {text}", soft_wrap=True)
+        finally:
+            if many:
+                again = f"`workbench report compare {stored.run.id}` draws them again"
+                self.console.print(f"{amount(many, 'verdict')} stored; {again}", soft_wrap=True)
 
     def _say_begin(
         self,
@@ -266,7 +278,7 @@ class CompilerComparison:
             soft_wrap=True,
         )
 
-    def _say_progress(self, pairs: Sequence[CodePair], configs: Sequence[ChosenConfig]) -> None:
+    def _say_progress(self, pairs: Sequence[ComparedPair], configs: Sequence[ChosenConfig]) -> None:
         """Print a line when all configs of a kernel are compiled."""
         kernel = pairs[-1].case.kernel
         mine = [pair for pair in pairs if pair.case.kernel == kernel]
@@ -276,10 +288,39 @@ class CompilerComparison:
             self.console.print(f"{len(pairs)} of {len(configs)}  {kernel}: {words}", soft_wrap=True)
 
 
-def _with_result(pair: CodePair, result: VersionTimes | NoVersionTimes) -> CodePair:
-    if isinstance(result, NoVersionTimes):
-        return replace(pair, unmeasured=result.reason)
-    return replace(pair, measured=result.verdict)
+def keep_times(
+    stored: CodeRun,
+    pair: ComparedPair,
+    job: FactsJob,
+    result: VersionTimes | NoVersionTimes,
+    compilers: Sequence[Compiler],
+) -> ComparedPair:
+    """Store the times of both versions, with the resources of their code, and the verdict on them.
+    Returns them."""
+    problem = Problem(job.kernel, catalog.spec_of(job.kernel), job.case.sizes, job.case.dtype)
+    factory = RecordFactory(stored.run, problem, RULES.id)
+    both = []
+    for place, compiled in enumerate(pair.outcomes):
+        key = key_of(job.case, compiler=compilers[place].key, protocol=RULES.id)
+        candidate = Candidate(job.case, key, None, None)  # type: ignore[arg-type]
+        outcome = factory.outcome(candidate, _operand_result(result, place), "compare", None)
+        both.append(stored.keep(replace(outcome, resources=compiled.resources)))
+    verdict = result.verdict if isinstance(result, VersionTimes) else None
+    reason = result.reason if isinstance(result, NoVersionTimes) else ""
+    operands = list(zip(both, pair.names, strict=True))
+    entry = replace(comparison_of(stored.run, operands, verdict, RULES.looks), reason=reason)
+    stored.keep_comparison(entry)
+    before, after = both
+    return ComparedPair(entry, before, after, compiled_change(before, after))
+
+
+def _operand_result(result: VersionTimes | NoVersionTimes, place: int) -> Timed | Refusal:
+    """Return what became of one version."""
+    if isinstance(result, VersionTimes):
+        return (result.before, result.after)[place]
+    if result.place in (None, place):
+        return Refusal("measure", result.reason)
+    return Refusal("measure", "the other version could not run", own=False)
 
 
 def left_out(every: Sequence[ChosenConfig | NotCompiled]) -> list[str]:

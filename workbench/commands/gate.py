@@ -16,6 +16,7 @@ from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
 from workbench.backend.supervisor import contain_workers
 from workbench.backend.workers import BEGIN_S, Workers
+from workbench.code.compared_pair import compared_pairs
 from workbench.commands.apart import apart
 from workbench.commands.comparison import (
     Pair,
@@ -54,7 +55,7 @@ from workbench.data.record import (
     decode_plain,
     encode_plain,
 )
-from workbench.data.verdict import STOPPED
+from workbench.data.verdict import NO_VERDICT, STOPPED
 from workbench.device import hardware
 from workbench.device.hardware import METAL
 from workbench.reports import compare
@@ -316,20 +317,18 @@ class GateCommand:
         """Print the result, and write the comment and the JSON document. Returns the exit code."""
         if (run := measured.result) is None:
             return self._nothing(measured.nothing)
-        every = compare.compared_of(run.outcomes, run.comparisons)
+        every = compared_pairs(run.run, run.outcomes, run.comparisons)
         say_result(self.console, compare.conclusion(every), "bold", whole=False)
-        for compared in every if len(every) > 1 else []:
-            v = compared.comparison.verdict
-            if v is None or v.word in ("SLOW", "CLOCK"):
-                line = compare.conclusion([compared])
-                say_result(self.console, f"  {compared.name}: {line}")
+        for pair in every if len(every) > 1 else []:
+            if pair.word in (NO_VERDICT, "SLOW", "CLOCK"):
+                say_result(self.console, f"  {pair.name}: {compare.conclusion([pair])}")
         assert run.page is not None
         say_page(self.console, run.page)
         ended = [STOPPED] if run.state == "interrupted" else []
         names, words = (self.options.baseline, WORKING), [*self.report.words, *ended]
         result = compare.times_result(every, names, words)
         gpu = run.run.environment.gpu or run.run.device
-        return self.report.end(result, [run], compared=every, gpu=gpu)
+        return self.report.end(result, [run], pairs=every, gpu=gpu)
 
     def _nothing(self, reason: str) -> int:
         """Report that there is no pair. Returns 0, or 2 if a named kernel could not run."""

@@ -71,7 +71,7 @@ class OfflineGate:
                 )
             changes, run = finish(self.report.console, stored)
         result = code_result(changes, self.report.words)
-        return self.report.end(result, [run], changes=changes)
+        return self.report.end(result, [run], pairs=changes.pairs)
 
     def _obtained(self, devices: Sequence[Device], history: History) -> CodeRun | None:
         """Check the results, and return the run that compared machine code; None where none can

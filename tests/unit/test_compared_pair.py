@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from workbench.code.code_pair import (
+from workbench.code.compared_pair import (
     MEANINGS,
     ORDER,
     REGISTERS,
@@ -66,15 +66,17 @@ def test_the_word_follows_from_the_reasons(before, after):
         assert pair.reasons in [o.reason for o in (before, after) if not has_facts(o)]
     else:
         assert (pair.word == "SAME") == (before.code.digest == after.code.digest)
-        assert (pair.word == "WORSE") == bool(pair.worse)
-        assert (pair.word == "BETTER") == bool(pair.better and not pair.worse)
+        assert (pair.word == "WORSE") == bool(pair.change.worse)
+        assert (pair.word == "BETTER") == bool(pair.change.better and not pair.change.worse)
     assert "\n" not in pair.reasons
 
 
 @given(facts, facts)
 def test_what_is_worse_one_way_is_better_the_other(one, other):
     there, back = paired(CASE, one, other), paired(CASE, other, one)
-    assert len(there.worse) == len(back.better) and len(there.better) == len(back.worse)
+    assert len(there.change.worse) == len(back.change.better) and len(there.change.better) == len(
+        back.change.worse
+    )
 
 
 @given(facts)
@@ -100,9 +102,9 @@ def test_the_registers_of_the_matmul_of_the_issue_are_seen():
     ],
 )
 def test_each_resource_that_got_worse_is_named(more, reason):
-    assert paired(CASE, FACTS, other(**more)).worse == (reason,)
+    assert paired(CASE, FACTS, other(**more)).change.worse == (reason,)
     better = paired(CASE, other(**more), FACTS)
-    assert better.word == "BETTER" and len(better.better) == 1
+    assert better.word == "BETTER" and len(better.change.better) == 1
 
 
 def test_changes_below_the_thresholds_are_no_suspicion():
@@ -112,9 +114,9 @@ def test_changes_below_the_thresholds_are_no_suspicion():
 
 def test_the_predicted_time_counts_beyond_the_threshold():
     later = other(timing=predicted(1.05e-3))
-    assert paired(CASE, FACTS, later).worse == ("predicted time up by 5 %",)
+    assert paired(CASE, FACTS, later).change.worse == ("predicted time up by 5 %",)
     assert paired(CASE, FACTS, later, threshold=0.1).word == "CHANGED"
-    assert paired(CASE, later, FACTS).better == ("predicted time down by 5 %",)
+    assert paired(CASE, later, FACTS).change.better == ("predicted time down by 5 %",)
 
 
 def test_loops_are_compared_by_their_work():
@@ -211,7 +213,7 @@ def test_another_config_is_named():
     pair = paired(CASE, FACTS, other(registers=252), commit="c0ffee")
     was = replace(FACTS, case=replace(CASE, config={"block_m": 64, "num_warps": 4}))
     assert pair.reasons == "registers 228 to 252; at c0ffee"
-    pair = replace(pair, before=was, commit="")
+    pair = replace(pair, before=was, comparison=replace(pair.comparison, commit=""))
     assert pair.reasons == "registers 228 to 252; was block_m 64, 4 warps"
 
 
