@@ -59,17 +59,11 @@ UNITS = {None: 0, "mma": 1, "wmma": 1, "mfma": 1, "wgmma": 2, "tcgen05": 2}  # m
 
 @dataclass(frozen=True)
 class CodeChange:
-    """The word for what became of machine code, and its reasons."""
+    """The word for what became of machine code, with its reasons."""
 
     word: Word
     worse: tuple[str, ...] = ()
     better: tuple[str, ...] = ()
-
-    @property
-    def reasons(self) -> str:
-        """Return in one line what got worse, then what got better."""
-        better = f"better: {', '.join(self.better)}" if self.better and self.worse else ""
-        return "; ".join(filter(None, (", ".join(self.worse or self.better), better)))
 
 
 @dataclass(frozen=True)
@@ -140,13 +134,9 @@ class ComparedPair:
         return times.comparison.reason or "; ".join(times.troubles)
 
     @property
-    def is_measured(self) -> bool:
-        """Whether a GPU was asked."""
-        return bool(self.verdict or self.unmeasured)
-
-    @property
     def measured_text(self) -> str:
-        """Return ratio, interval and word of the verdict, or why there is none."""
+        """Return ratio, interval and word of the verdict, or why there is none; empty where no GPU
+        was asked."""
         if self.verdict is None:
             return self.unmeasured
         time = self.verdict.time
@@ -163,21 +153,19 @@ class ComparedPair:
         ]
 
     @property
-    def note(self) -> str:
-        """Return what differs beside the code: the config before, and the commit."""
-        was, commit = self.before and self.before.case.config, self.comparison.commit
-        config = f"was {label(was)}" if was and dict(was) != dict(self.case.config) else ""
-        return "; ".join(filter(None, (config, commit and f"at {commit}")))
-
-    @property
     def what_changed(self) -> str:
-        """Return in one line what differs in the machine code; or why it does not compile."""
+        """Return in one line what got worse in the machine code, then what got better, the config
+        before and the commit; or why it does not compile."""
         if self.change is None:
             return ""
         lost = [o for o in (self.after, self.before) if o and self.by_code and not has_facts(o)]
         if lost:
             return missing_reason(lost[0])
-        return "; ".join(filter(None, (self.change.reasons, self.note)))
+        worse, better = (", ".join(each) for each in (self.change.worse, self.change.better))
+        was, commit = self.outcomes[0].case.config, self.comparison.commit
+        config = f"was {label(was)}" if dict(was) != dict(self.case.config) else ""
+        both = [worse or better, better and worse and f"better: {better}"]
+        return "; ".join(filter(None, (*both, config, commit and f"at {commit}")))
 
     @property
     def reasons(self) -> str:

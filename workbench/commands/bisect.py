@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from workbench.commands.comparison import (
     Pair,
     PairMaker,
     compare_pair,
-    draw_comparisons,
     require_gpu,
+    run_comparisons,
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
@@ -28,15 +27,12 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
-    draw_ended_run,
-    execute,
     new_run,
     repository_of,
     resources,
     say_page,
 )
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Failure, Verdict, key_of
 from workbench.data.units import amount
@@ -175,14 +171,10 @@ class MeasuredBisect:
             RecordFactory(run, self.problem, backend.protocol), backend.device.limits, self.trees
         )
         say_begin(command.console, run, options.threshold)
-        folder = folder_of(options.out, run.id)
-        recorder = self.opened.recorder(run)
-        draw = partial(draw_comparisons, folder=folder)
-        state = execute(recorder, self._obtain, draw)
-        page = draw_ended_run(recorder, draw).resolve()
-        say_page(command.console, page)
-        code = INTERRUPTED if state == "interrupted" else self._code
-        return command.write(code, [recorder.result(page)])
+        result = run_comparisons(self.opened, run, options.out, self._obtain)
+        assert result.page is not None
+        say_page(command.console, result.page)
+        return command.write(INTERRUPTED if result.state == "interrupted" else self._code, [result])
 
     def _obtain(self, recorder: Recorder) -> None:
         """Compare BAD with GOOD first, then search."""

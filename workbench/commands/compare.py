@@ -171,17 +171,13 @@ class CompareCommand:
         """Profile both operands; returns their profiles, and whether Ctrl-C ended it early."""
         from workbench.commands import config_profiles as profiling
 
-        options = self.options
-        configs = []
+        options, configs = self.options, []
         for candidate in (pair.left, pair.right):
             own = [o for o in recorder.outcomes if o.key == candidate.key]
             kernel = candidate.version or pair.problem.kernel
             configs += profiling.timed_configs(kernel, own, [candidate.impl])
-        place = profiling.ProfilePlace(recorder.run, options.out, options.database, recorder.file)
-        profiles, stopped = profiling.profile_configs(configs, place, self.console)
         titles = {pair.left.key: pair.names[0], pair.right.key: pair.names[1]}
-        profiling.print_profiles(self.console, profiles, recorder.outcomes, titles)
-        return profiles, stopped
+        return profiling.profile_run(configs, recorder.result(), options, self.console, titles)
 
 
 # Stored runs

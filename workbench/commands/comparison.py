@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,16 +14,20 @@ from workbench.code.compared_pair import ComparedPair, compiled_change
 from workbench.commands.console import plan_line, say_result
 from workbench.commands.operands import Operand, OperandError, titles
 from workbench.commands.options import CommandError
+from workbench.commands.result import RunResult
 from workbench.commands.run import (
     Opener,
+    OpenResources,
     Recorder,
     any_backend,
     backend_for,
+    draw_ended_run,
+    execute,
     gpu_present,
     target_backend,
 )
 from workbench.compile import Compiled
-from workbench.data.clock import timestamp
+from workbench.data.clock import folder_of, timestamp
 from workbench.data.record import Comparison, Outcome, Profile, Run, Verdict, key_of
 from workbench.device.hardware import METAL
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -185,6 +190,16 @@ def require_gpu(open_backend: Opener) -> None:
             "one, or name two stored runs (`workbench history` lists them). Machine code is "
             "compared without one: `workbench gate --device h200`, `workbench compare --triton`."
         )
+
+
+def run_comparisons(
+    opened: OpenResources, run: Run, out: Path, obtain: Callable[[Recorder], None]
+) -> RunResult:
+    """Store and draw the comparisons that `obtain` makes. Returns the run with its page."""
+    recorder = opened.recorder(run)
+    draw = partial(draw_comparisons, folder=folder_of(out, run.id))
+    execute(recorder, obtain, draw)
+    return recorder.result(draw_ended_run(recorder, draw).resolve())
 
 
 def draw_comparisons(recorder: Recorder, folder: Path, profiles: Sequence[Profile] = ()) -> Path:

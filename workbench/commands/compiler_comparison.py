@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,6 +126,9 @@ class CompilerComparison:
     tuned_path: Path | None = None  # None: the default tuned cache
     has_gpu: Callable[[], bool] = gpu_present
     timer: Callable[..., VersionTimer] = VersionTimer
+    devices: Sequence[Device] = ()
+    compilers: Sequence[Compiler] = ()
+    configs: Sequence[ChosenConfig] = ()
 
     def go(self) -> int:
         """Run to the end. Returns the exit code of the worst: 1 where something was measured to be
@@ -135,24 +138,24 @@ class CompilerComparison:
         options = self.options
         if len(options.kernel) != 1 and (options.impl or options.sizes):
             raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
-        devices = devices_of(options.device)
+        self.devices = devices_of(options.device)
         chooser = self._chooser()
         check_outputs(options)
         require_triton()
         assert options.triton is not None
         folders = [folder_of_version(text, is_interactive()) for text in options.triton]
         with Compilers(folders) as pools:
-            compilers = pools.versions()
-            if compilers[0].key == compilers[1].key:
+            self.compilers = pools.versions()
+            if self.compilers[0].key == self.compilers[1].key:
                 raise CommandError(
                     f"{options.triton[0]} and {options.triton[1]} are one compiler, "
-                    f"{compilers[0].title}; name two."
+                    f"{self.compilers[0].title}; name two."
                 )
             with (
                 stored_runs(options.database, reading=False) as history,
                 self.timer(folders, lambda text: say(text, err=True)) as timer,
             ):
-                return self._go(pools, compilers, chooser, devices, history, timer)
+                return self._go(pools, chooser, history, timer)
 
     def _chooser(self) -> ConfigChooser:
         options = self.options
@@ -163,71 +166,47 @@ class CompilerComparison:
         return ConfigChooser(options.dtype, tuned, options.sizes, operand)
 
     def _go(
-        self,
-        pools: Compilers,
-        compilers: Sequence[Compiler],
-        chooser: ConfigChooser,
-        devices: Sequence[Device],
-        history: History,
-        timer: VersionTimer,
+        self, pools: Compilers, chooser: ConfigChooser, history: History, timer: VersionTimer
     ) -> int:
-        options = self.options
-        kernels = list(options.kernel) or catalog.kernel_names()
-        every = [config for kernel in kernels for config in chooser.kernel_configs(kernel, devices)]
-        configs = [each for each in every if isinstance(each, ChosenConfig)]
-        self._say_begin(compilers, configs, devices)
-        versions = CodeVersions(
-            compilers[0].title, compilers[1].title, tuple(device.name for device in devices),
-            options.threshold, len(configs), left_out=tuple(left_out(every)),
-        )  # fmt: skip
-        gpu = self._gpu(timer, devices)
-        run = self._run([each.job for each in configs], versions, compilers, gpu, timer)
-        with stored_code(options, run, history) as stored:
-            pairs = self._compare(stored, pools, compilers, configs)
-            todo = [p for p in pairs if p.word == "WORSE" and gpu and p.case.device == gpu.name]
-            if todo:
-                jobs = {key_of(each.job.case): each.job for each in configs}
-                self._measure(stored, todo, jobs, compilers, timer)
-        changes, result = finish(self.console, stored)
-        return write_comparison(options, "compare", code_result(changes), [result])
-
-    def _gpu(self, timer: VersionTimer, devices: Sequence[Device]) -> Device | None:
-        """Return the GPU that is here, where it is one of the devices."""
+        kernels = list(self.options.kernel) or catalog.kernel_names()
+        every = [each for name in kernels for each in chooser.kernel_configs(name, self.devices)]
+        self.configs = [each for each in every if isinstance(each, ChosenConfig)]
+        self._say_begin()
+        names = [device.name for device in self.devices]
         gpu = timer.device() if self.has_gpu() else None
-        if gpu and timer.environment and gpu.name in [device.name for device in devices]:
-            return gpu
-        timer.close()
-        return None
+        if timer.environment is None or (gpu and gpu.name not in names):
+            gpu = None
+            timer.close()
+        with stored_code(self.options, self._run(left_out(every), gpu, timer), history) as stored:
+            pairs = self._compare(stored, pools)
+            if gpu:
+                worse = [p for p in pairs if p.word == "WORSE" and p.case.device == gpu.name]
+                self._measure(stored, worse, timer)
+        changes, result = finish(self.console, stored)
+        return write_comparison(self.options, "compare", code_result(changes), [result])
 
-    def _run(
-        self,
-        jobs: Sequence[FactsJob],
-        versions: CodeVersions,
-        compilers: Sequence[Compiler],
-        gpu: Device | None,
-        timer: VersionTimer,
-    ) -> Run:
+    def _run(self, reasons: Sequence[str], gpu: Device | None, timer: VersionTimer) -> Run:
         """Return the run; with the environment and the ceilings of the GPU that is to measure."""
-        about = self.options, "compare", [job.case for job in jobs], versions, compilers
+        options, jobs = self.options, [each.job for each in self.configs]
+        before, after = (compiler.title for compiler in self.compilers)
+        names = tuple(device.name for device in self.devices)
+        at = options.threshold, len(jobs)
+        versions = CodeVersions(before, after, names, *at, left_out=tuple(reasons))
+        about = options, "compare", [job.case for job in jobs], versions, self.compilers
         run = new_code_run(*about, environment=timer.environment if gpu else None)
-        ceilings = hardware.ceilings(gpu, self.options.dtype) if gpu else {}
         source = ", ".join(dict.fromkeys(job.kernel for job in jobs))
-        return replace(run, ceilings=dict(ceilings), source=source)
+        ceilings = hardware.ceilings(gpu, options.dtype) if gpu else {}
+        return replace(run, ceilings=ceilings, source=source)
 
-    def _compare(
-        self,
-        stored: CodeRun,
-        pools: Compilers,
-        compilers: Sequence[Compiler],
-        configs: Sequence[ChosenConfig],
-    ) -> list[ComparedPair]:
+    def _compare(self, stored: CodeRun, pools: Compilers) -> list[ComparedPair]:
         """Return the pair of each config, which is stored when both versions have compiled it."""
+        before, after = self.compilers
         tasks = [
             (
-                CompileTask(0, compilers[0], each.job, each.device),
-                CompileTask(1, compilers[1], each.job, each.device),
+                CompileTask(0, before, each.job, each.device),
+                CompileTask(1, after, each.job, each.device),
             )
-            for each in configs
+            for each in self.configs
         ]
         known = stored.find_known([task for both in tasks for task in both])
         if known:
@@ -236,25 +215,19 @@ class CompilerComparison:
         pairs: list[ComparedPair] = []
         for _, pair in stored.pairs(pools, tasks, known):
             pairs.append(pair)
-            self._say_progress(pairs, configs)
+            self._say_progress(pairs)
         return pairs
 
-    def _measure(
-        self,
-        stored: CodeRun,
-        todo: Sequence[ComparedPair],
-        jobs: Mapping[str, FactsJob],
-        compilers: Sequence[Compiler],
-        timer: VersionTimer,
-    ) -> None:
+    def _measure(self, stored: CodeRun, todo: Sequence[ComparedPair], timer: VersionTimer) -> None:
         """Store the verdict of the GPU on each of these pairs at once. After Ctrl-C those so far
         stay."""
+        jobs = {key_of(each.job.case): each.job for each in self.configs}
         many = 0
         try:
             for pair in todo:
                 job = jobs[key_of(pair.case)]
                 result = timer.compare(job, self.options.threshold)
-                timed = keep_times(stored, pair, job, result, compilers)
+                timed = keep_times(stored, pair, job, result, self.compilers)
                 many += 1
                 name = f"{pair.case.kernel}.{pair.case.impl}"
                 text = replace(pair, timed=timed).measured_text
@@ -264,28 +237,24 @@ class CompilerComparison:
                 again = f"`workbench report compare {stored.run.id}` draws them again"
                 self.console.print(f"{amount(many, 'verdict')} stored; {again}", soft_wrap=True)
 
-    def _say_begin(
-        self,
-        compilers: Sequence[Compiler],
-        configs: Sequence[ChosenConfig],
-        devices: Sequence[Device],
-    ) -> None:
-        tuned = sum(bool(each.job.tuned) for each in configs)
+    def _say_begin(self) -> None:
+        titles = " and ".join(compiler.title for compiler in self.compilers)
+        tuned = sum(bool(each.job.tuned) for each in self.configs)
         self.console.print(
-            f"{compilers[0].title} and {compilers[1].title}: {amount(len(configs), 'config')} "
-            f"({tuned} tuned), {amount(len(devices), 'device')}; nothing runs without a GPU",
+            f"{titles}: {amount(len(self.configs), 'config')} ({tuned} tuned), "
+            f"{amount(len(self.devices), 'device')}; nothing runs without a GPU",
             style="bold",
             soft_wrap=True,
         )
 
-    def _say_progress(self, pairs: Sequence[ComparedPair], configs: Sequence[ChosenConfig]) -> None:
+    def _say_progress(self, pairs: Sequence[ComparedPair]) -> None:
         """Print a line when all configs of a kernel are compiled."""
-        kernel = pairs[-1].case.kernel
+        kernel, of = pairs[-1].case.kernel, len(self.configs)
         mine = [pair for pair in pairs if pair.case.kernel == kernel]
-        if len(mine) == sum(each.job.case.kernel == kernel for each in configs):
+        if len(mine) == sum(each.job.case.kernel == kernel for each in self.configs):
             counts = Counter(pair.word for pair in mine)
             words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
-            self.console.print(f"{len(pairs)} of {len(configs)}  {kernel}: {words}", soft_wrap=True)
+            self.console.print(f"{len(pairs)} of {of}  {kernel}: {words}", soft_wrap=True)
 
 
 def keep_times(
@@ -305,13 +274,13 @@ def keep_times(
         candidate = Candidate(job.case, key, None, None)  # type: ignore[arg-type]
         outcome = factory.outcome(candidate, _operand_result(result, place), "compare", None)
         both.append(stored.keep(replace(outcome, resources=compiled.resources)))
-    verdict = result.verdict if isinstance(result, VersionTimes) else None
-    reason = result.reason if isinstance(result, NoVersionTimes) else ""
+    timed, reason = (
+        (result.verdict, "") if isinstance(result, VersionTimes) else (None, result.reason)
+    )
     operands = list(zip(both, pair.names, strict=True))
-    entry = replace(comparison_of(stored.run, operands, verdict, RULES.looks), reason=reason)
+    entry = replace(comparison_of(stored.run, operands, timed, RULES.looks), reason=reason)
     stored.keep_comparison(entry)
-    before, after = both
-    return ComparedPair(entry, before, after, compiled_change(before, after))
+    return ComparedPair(entry, both[0], both[1], compiled_change(both[0], both[1]))
 
 
 def _operand_result(result: VersionTimes | NoVersionTimes, place: int) -> Timed | Refusal:

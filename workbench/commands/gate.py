@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ from workbench.commands.comparison import (
     Pair,
     PairMaker,
     compare_pair,
-    draw_comparisons,
     require_gpu,
+    run_comparisons,
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
@@ -39,8 +38,6 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
-    draw_ended_run,
-    execute,
     new_run,
     resources,
     say_page,
@@ -245,17 +242,13 @@ class GateCommand:
         if not pairs:
             return GateMeasured(None, f"nothing of {options.baseline} can be compared")
         say_begin(self.console, run, options.threshold)
-        folder = folder_of(options.out, run.id)
 
         def obtain(recorder: Recorder) -> None:
             for pair in pairs:
                 cells = compare.line(compare_pair(pair, recorder, options.threshold))
                 self.console.print("  ".join(filter(None, cells)), soft_wrap=True)
 
-        recorder = opened.recorder(run)
-        draw = partial(draw_comparisons, folder=folder)
-        execute(recorder, obtain, draw)
-        return GateMeasured(recorder.result(draw_ended_run(recorder, draw).resolve()))
+        return GateMeasured(run_comparisons(opened, run, options.out, obtain))
 
     def _problems(self, file: Path) -> Iterator[Problem]:
         """Yield one problem for each size to time. Raises CommandError where the kernel lacks the

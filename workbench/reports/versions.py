@@ -181,12 +181,12 @@ def code_errors(pairs: Sequence[ComparedPair]) -> list[str]:
 
 def was_measured(pairs: Sequence[ComparedPair]) -> bool:
     """Return whether a GPU was asked about any of the pairs."""
-    return any(pair.is_measured for pair in pairs)
+    return any(pair.measured_text for pair in pairs)
 
 
 def _verdicts(pairs: Sequence[ComparedPair]) -> str:
     """Return in one sentence what a GPU said of the suspected pairs."""
-    tried = [pair for pair in pairs if pair.is_measured]
+    tried = [pair for pair in pairs if pair.measured_text]
     counts = Counter(pair.verdict.word if pair.verdict else "without a time" for pair in tried)
     words = ", ".join(f"{n} {word}" for word, n in counts.most_common())
     others = sum(pair.word == "WORSE" for pair in pairs) - len(tried)
