@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import catalog
+from workbench.backend.refusal import default_config
 from workbench.backend.workers import LOST, Workers
 from workbench.catalog.source import code_hash, load_kernel
 from workbench.data.errors import first_sentence
@@ -147,13 +148,8 @@ def _impl(
 
 
 def _launch(impl: Impl, dtype: str, sizes: Sizes, device: Device) -> dict[str, Any]:
-    config, reason = None, ""
-    try:
-        chosen = impl.default(device.limits, dtype, sizes)
-        reason = impl.rejection_reason(chosen, device.limits, dtype, sizes) or ""
-        config = None if reason else dict(values(chosen))
-    except ResolveError as error:
-        reason = str(error)
+    chosen, reason = default_config(impl, device.limits, dtype, sizes)
+    config = None if chosen is None else dict(values(chosen))
     return {"device": device.name, "sizes": dict(sizes), "config": config, "reason": reason}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import workbench
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
+from workbench.backend.refusal import default_config
 from workbench.backend.supervisor import contain_workers
 from workbench.backend.workers import BEGIN_S, Workers
 from workbench.code.compared_pair import compared_pairs
@@ -64,7 +65,7 @@ from workbench.revisions.changed_kernels import (
     removed_impls,
 )
 from workbench.revisions.worktree import WORKING, Repository, WorktreeError, Worktrees
-from workbench.spec import Impl, Limits, ResolveError, Spec, sizes_text
+from workbench.spec import Spec, sizes_text
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -74,15 +75,6 @@ if TYPE_CHECKING:
 def run(options: GateOptions) -> int:
     """Run the command. Returns its exit code."""
     return GateCommand(options, console_for(options), is_apart=True).go()
-
-
-def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | None:
-    """Return why the default config cannot run at these sizes, or None."""
-    try:
-        config = impl.default(limits, problem.dtype, problem.sizes)
-    except ResolveError as error:
-        return str(error)
-    return impl.rejection_reason(config, limits, problem.dtype, problem.sizes)
 
 
 @dataclass(frozen=True)
@@ -285,10 +277,10 @@ class GateCommand:
                     self._leave(impl.title, f"new since {baseline}")
                     continue
                 both = (impl, catalog.impl_of(then, impl.name))
-                limits = backend.device.limits
-                reasons = [rejection_of_default(i, problem, limits) for i in both]
+                at = backend.device.limits, problem.dtype, problem.sizes
+                reasons = [default_config(i, *at)[1] for i in both]
                 if all(reasons):  # it never ran there, so nothing can have become slower
-                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", str(reasons[0]))
+                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", reasons[0])
                     continue
                 operands = Operand(impl.name, {}, baseline), Operand(impl.name, {}, WORKING)
                 yield maker.pair(operands, file)
