@@ -196,9 +196,8 @@ def code_changes() -> Rows:
         yield f"  {text_of(versions.word_table(changes))}"
         yield from (f"  {line}" for line in versions.tune_again(pairs))
         yield from (f"  {line}" for line in versions.code_errors(pairs))
-        for rows in (versions.pair_rows(pairs, True, True), versions.pair_rows(pairs, False),
-                     versions.narrow_rows(pairs)):  # fmt: skip
-            yield f"  {text_of(rows)}"
+        for rows in (versions.COLUMNS, versions.WIDE, versions.NARROW):  # fmt: skip
+            yield f"  {text_of(versions.pair_rows(pairs, rows))}"
 
 
 def compared_of(dice: random.Random, run: Run, outcomes: list[Outcome]) -> ComparedPair:

@@ -25,11 +25,12 @@ from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
 from workbench.reports.versions import (
+    NARROW,
+    WIDEST,
     changed_pairs,
     changes_page,
     code_result,
     conclusion,
-    narrow_rows,
     pair_rows,
     tune_again,
 )
@@ -179,9 +180,7 @@ def test_predicted_times_have_their_error_once_on_the_page_and_in_the_terminal(b
     changes = changes_of(pairs)
     console = Console(file=io.StringIO(), width=240, highlight=False, markup=False)
     say_changes(console, changes)
-    cells = [
-        cell for row, _ in pair_rows(changed_pairs(pairs), config=True)["rows"] for cell in row
-    ]
+    cells = [cell for row, _ in pair_rows(changed_pairs(pairs), WIDEST)["rows"] for cell in row]
     shown = any(cell.startswith("~") or "> ~" in cell for cell in cells)
     for text in (console.file.getvalue(), html.unescape(changes_page(changes))):
         assert text.count(device_words(device, CASE.kernel)) == shown
@@ -203,7 +202,7 @@ def changes_of(pairs, **more):
 @given(st.lists(st.tuples(either, either), max_size=4))
 def test_a_narrow_table_has_the_same_rows(both):
     pairs = [paired(CASE, before, after) for before, after in both]
-    wide, narrow = pair_rows(pairs, config=True), narrow_rows(pairs)
+    wide, narrow = pair_rows(pairs, WIDEST), pair_rows(pairs, NARROW)
     assert len(wide["rows"]) == len(narrow["rows"]) == len(pairs)
     for table in (wide, narrow):
         assert all(len(cells) == len(table["heads"]) for cells, _ in table["rows"])

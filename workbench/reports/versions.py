@@ -127,7 +127,7 @@ def changes_page(changes: CodeChanges) -> str:
         sentence=conclusion(changes),
         words=word_table(changes),
         meanings=[(word, MEANINGS[word]) for word in ORDER],
-        rows=pair_rows(changed_pairs(pairs), config=True, whole=True),
+        rows=pair_rows(changed_pairs(pairs), COLUMNS),
         same=sum(pair.word == "SAME" for pair in pairs),
         commands=tune_again(pairs),
         measured=was_measured(pairs),
@@ -216,21 +216,16 @@ def word_table(changes: CodeChanges) -> dict[str, Any]:
     return table([("device", str), *words], changes.versions.devices)
 
 
-KERNEL, SHARED, MIX = "kernel", "shared, KiB", "instruction mix"
+KERNEL, MIX = "kernel", "instruction mix"
 MEASURED, CHANGED = "measured", "what changed"
 TEXTS = (KERNEL, "device", MEASURED, CHANGED, MIX)  # set to the left
 
 
-def pair_rows(pairs: Sequence[ComparedPair], config: bool, whole: bool = False) -> dict[str, Any]:
-    """Return one row a pair, with the config if asked; `a > b` is before and after. `whole` rows
-    also have the shared memory and the instruction mix of the hot loop."""
-    left_out = set() if was_measured(pairs) else {MEASURED}
-    left_out |= set() if whole else {SHARED, MIX}
-    columns = [(head, cell) for head, cell in COLUMNS if head not in left_out]
-    if config:
-        columns[1] = (KERNEL, lambda pair: pair.config_name)
-    text = tuple(n for n, (head, _) in enumerate(columns) if head in TEXTS)
-    return table(columns, pairs, bad=lambda pair: pair.word in BAD, text=text)
+def pair_rows(pairs: Sequence[ComparedPair], columns: Columns) -> dict[str, Any]:
+    """Return one row a pair; `a > b` is before and after."""
+    shown = [c for c in columns if c[0] != MEASURED or was_measured(pairs)]
+    text = tuple(n for n, (head, _) in enumerate(shown) if head in TEXTS)
+    return table(shown, pairs, bad=lambda pair: pair.word in BAD, text=text)
 
 
 def mix_text(pair: ComparedPair) -> str:
@@ -256,21 +251,6 @@ def changed_text(pair: ComparedPair) -> str:
     return pair.what_changed or same
 
 
-NARROW = ("", "kernel", "device", "registers", "scratch", "occup. %", "loop", "predicted")
-
-
-def narrow_rows(pairs: Sequence[ComparedPair]) -> dict[str, Any]:
-    """Return the same rows for a narrow terminal: no config, no reasons, and the ratio of the
-    predicted times."""
-    measured, rows = was_measured(pairs), []
-    for pair, (cells, bad) in zip(pairs, pair_rows(pairs, config=False)["rows"], strict=True):
-        ratio = pair.predicted_ratio
-        verdict = [pair.measured_text] if measured else []
-        rows.append(([*cells[:7], "-" if ratio is None else f"~{ratio:.2f}x", *verdict], bad))
-    more = ["measured"] if measured else []
-    return {"heads": [*NARROW, *more], "rows": rows, "text": (1, 2, *(8 for _ in more))}
-
-
 def _both(pair: ComparedPair, cell: Callable[[CompiledCode | None, Resources], str]) -> str:
     """Return a cell before and after; one text where both are equal."""
     texts = [cell(o.code, o.resources) if o.resources else "-" for o in pair.outcomes]
@@ -287,17 +267,32 @@ def _loop(code: CompiledCode | None, _: Resources) -> str:
     return str(code.loop.instructions) if code and code.loop else "-"
 
 
+def _ratio_text(pair: ComparedPair) -> str:
+    ratio = pair.predicted_ratio
+    return "-" if ratio is None else f"~{ratio:.2f}x"
+
+
 COLUMNS: Columns = (
     ("", lambda pair: pair.word),
-    (KERNEL, lambda pair: pair.impl_name),
+    (KERNEL, lambda pair: pair.config_name),
     ("device", lambda pair: pair.case.device),
     ("registers", lambda pair: _both(pair, lambda _, r: str(r.registers))),
     ("scratch, B", lambda pair: _both(pair, lambda _, r: str(r.spill_bytes))),
-    (SHARED, lambda pair: _both(pair, lambda _, r: f"{r.shared_bytes / 1024:.4g}")),
+    ("shared, KiB", lambda pair: _both(pair, lambda _, r: f"{r.shared_bytes / 1024:.4g}")),
     ("occupancy, %", lambda pair: _both(pair, lambda _, r: f"{100 * r.occupancy:.0f}")),
     ("loop", lambda pair: _both(pair, _loop)),
     ("predicted", _predicted_text),
     (MEASURED, lambda pair: pair.measured_text),
     (CHANGED, changed_text),
     (MIX, mix_text),
+)
+# of a terminal: without shared memory and instruction mix; without the config, too; and without the
+# reasons, for the narrowest, with the ratio of the predicted times
+WIDEST = (*COLUMNS[:5], *COLUMNS[6:11])
+WIDE = (COLUMNS[0], (KERNEL, lambda pair: pair.impl_name), *WIDEST[2:])
+_SHORT = {"scratch, B": "scratch", "occupancy, %": "occup. %"}
+NARROW: Columns = (
+    *((_SHORT.get(head, head), cell) for head, cell in WIDE[:7]),
+    ("predicted", _ratio_text),
+    (MEASURED, lambda pair: pair.measured_text),
 )
