@@ -47,6 +47,7 @@ from workbench.reports.figures import (
     trace,
 )
 from workbench.reports.figures.compare import round_ratios
+from workbench.reports.pair_texts import problem_name, troubles
 from workbench.reports.pull_request import GateResult, escape_markdown, markdown, table
 from workbench.reports.versions import CodeChanges
 from workbench.tuner.held_back import ErrorRange, HeldSize
@@ -229,7 +230,8 @@ def comparisons() -> Rows:
         yield f"  {text_of(compare._how(run, shown))}"
         for each in shown:
             rows = compare.operand_rows(each, run)
-            yield f"  {each.name} {text_of(each.troubles)} {text_of(rows)}"
+            lost = [text for text in troubles(each).split("; ") if text]
+            yield f"  {problem_name(each)} {text_of(lost)} {text_of(rows)}"
             yield f"  {text_of(compare.filled_columns(rows))} {text_of(compare.line(each))}"
             verdict = each.verdict
             yield f"  {text_of(compare._facts(verdict))} {text_of(compare._notes(each))}"

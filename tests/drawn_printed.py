@@ -20,14 +20,15 @@ from table_text import text_of
 
 from workbench.api import figures, frames
 from workbench.backend.cluster.spread import references_text
-from workbench.code.compared_pair import MEANINGS, CodeChange, ComparedPair, ranked
+from workbench.code.compared_pair import CodeChange, ComparedPair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
+from workbench.commands.pair_results import code_result
 from workbench.commands.result import plain_record
 from workbench.commands.workload_tune import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
-from workbench.reports.versions import code_result
+from workbench.reports.pair_texts import MEANINGS, is_predicted, reasons
 from workbench.traces.trace import (
     ActivityKind,
     CheckerRecord,
@@ -315,7 +316,7 @@ def printed_code() -> Rows:
                 f"  {line}" for line in printed(to_console(code_table.say_changes, changes), width)
             )
         yield from (
-            f"  {text_of(expected_of(p))} {p.predicted_ratio} {p.is_predicted} {p.reasons}"
+            f"  {text_of(expected_of(p))} {p.predicted_ratio} {is_predicted(p)} {reasons(p)}"
             for p in ranked(pairs)[:6]
         )
         yield f"  {sorted(part_of(pairs[0]))}"

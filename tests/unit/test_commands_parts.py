@@ -42,6 +42,7 @@ from workbench.commands.options import (
     WorkloadTuneOptions,
 )
 from workbench.commands.profile import ProfileCommand
+from workbench.commands.result import shared_sizes
 from workbench.commands.run import wants_cluster
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.expected_change import ExpectationResult
@@ -49,7 +50,6 @@ from workbench.data.record import Evidence, Failure, Finding, Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError
 from workbench.data.verdict import exit_code
 from workbench.device.hardware import find_device
-from workbench.reports.versions import shared_sizes
 from workbench.traces.trace import Dispatch, Trace
 from workbench.traces.trace_compare import TraceComparison, TraceOperand, compare
 from workbench.workload import engine, plan, program_runner

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from workbench.code.compared_pair import (
-    MEANINGS,
     ORDER,
     REGISTERS,
     SCRATCH_BYTES,
@@ -21,15 +20,16 @@ from workbench.code.compared_pair import (
     ranked,
 )
 from workbench.commands.code_table import say_changes
+from workbench.commands.pair_results import code_result
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
+from workbench.reports.pair_texts import MEANINGS, reasons
 from workbench.reports.versions import (
     NARROW,
     WIDEST,
     changed_pairs,
     changes_page,
-    code_result,
     conclusion,
     pair_rows,
     tune_again,
@@ -64,12 +64,12 @@ def test_the_word_follows_from_the_reasons(before, after):
     assert pair.word in ORDER and pair.word in MEANINGS
     if not (has_facts(before) and has_facts(after)):
         assert (pair.word == "FAILS") == (has_facts(before) and not has_facts(after))
-        assert pair.reasons in [o.reason for o in (before, after) if not has_facts(o)]
+        assert reasons(pair) in [o.reason for o in (before, after) if not has_facts(o)]
     else:
         assert (pair.word == "SAME") == (before.code.digest == after.code.digest)
         assert (pair.word == "WORSE") == bool(pair.change.worse)
         assert (pair.word == "BETTER") == bool(pair.change.better and not pair.change.worse)
-    assert "\n" not in pair.reasons
+    assert "\n" not in reasons(pair)
 
 
 @given(facts, facts)
@@ -88,7 +88,7 @@ def test_equal_facts_of_other_code_are_neither_worse_nor_better(one):
 
 def test_the_registers_of_the_matmul_of_the_issue_are_seen():
     pair = paired(CASE, FACTS, other(registers=252))
-    assert pair.word == "WORSE" and pair.reasons == "registers 228 to 252"
+    assert pair.word == "WORSE" and reasons(pair) == "registers 228 to 252"
     few = other("a", registers=10), other(registers=14)  # nothing is limited by so few
     assert paired(CASE, *few).word == "CHANGED"
 
@@ -211,9 +211,9 @@ def test_a_narrow_table_has_the_same_rows(both):
 def test_another_config_is_named():
     pair = paired(CASE, FACTS, other(registers=252), commit="c0ffee")
     was = replace(FACTS, case=replace(CASE, config={"block_m": 64, "num_warps": 4}))
-    assert pair.reasons == "registers 228 to 252; at c0ffee"
+    assert reasons(pair) == "registers 228 to 252; at c0ffee"
     pair = replace(pair, before=was, comparison=replace(pair.comparison, commit=""))
-    assert pair.reasons == "registers 228 to 252; was block_m 64, 4 warps"
+    assert reasons(pair) == "registers 228 to 252; was block_m 64, 4 warps"
 
 
 def test_the_conclusion_says_what_is_left():

@@ -34,6 +34,7 @@ from workbench.data.record import Comparison, Failure, Record
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device.hardware import DEVICES, UnknownDevice
 from workbench.measurement.candidate import Refusal
+from workbench.reports.pair_texts import unmeasured
 
 # Where a version is
 
@@ -273,7 +274,7 @@ def test_the_pairs_of_a_run_are_those_of_its_records(tmp_path):
         one.keep_comparison(entry)
     assert [p.word for p in one.changes.pairs] == ["WORSE", "FAILS"] == [p.word for p in pairs]
     first = one.changes.pairs[0]
-    assert replace(first, timed=None) == pairs[0] and first.unmeasured == "it broke"
+    assert replace(first, timed=None) == pairs[0] and unmeasured(first) == "it broke"
     assert len([e for e in events(one) if isinstance(e, Record)]) == 2
     assert [e.by for e in events(one) if isinstance(e, Comparison)] == ["code", "code", "time"]
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from workbench import __version__
 from workbench.code.compared_pair import ComparedPair, compiled_change
+from workbench.commands.pair_results import code_result
 from workbench.data.compiled_code import HotLoop
 from workbench.data.record import Comparison, Ratio, Verdict
 from workbench.reports.compare import conclusion
 from workbench.reports.pull_request import MARKER, GateResult, escape_markdown, markdown
-from workbench.reports.versions import code_result
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pull_request"
 MOST = 65_536  # characters of a comment

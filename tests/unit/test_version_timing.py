@@ -16,6 +16,7 @@ from workbench.commands import compiler_comparison
 from workbench.commands.compiler_comparison import CompilerComparison
 from workbench.commands.console import plain_console
 from workbench.commands.options import CompareOptions
+from workbench.commands.result import RunResult
 from workbench.data.database import open_history
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import RunFinished, read
@@ -23,7 +24,6 @@ from workbench.data.record import Comparison, Failure, Measured, Record
 from workbench.data.verdict import Ratio, exit_code, verdict
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal, Timed
-from workbench.reports.versions import timed_part
 
 pytestmark = pytest.mark.unit
 
@@ -237,7 +237,8 @@ def stored(tmp_path):
     assert [e for e in events if isinstance(e, Comparison)] == comparisons
     assert [e for e in events if isinstance(e, (Record, Failure))] == outcomes
     assert [e.state for e in events if isinstance(e, RunFinished)] == [state]
-    return *timed_part(run, outcomes, comparisons), state
+    one = RunResult(run, outcomes, comparisons).timed_part()
+    return one.run, one.outcomes, one.comparisons, state
 
 
 def test_each_verdict_is_stored_and_drawn_again(on, tmp_path, monkeypatch, capsys):

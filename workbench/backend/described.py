@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import catalog
-from workbench.backend.refusal import default_config
 from workbench.backend.workers import LOST, Workers
 from workbench.catalog.source import code_hash, load_kernel
 from workbench.data.errors import first_sentence
@@ -148,7 +147,7 @@ def _impl(
 
 
 def _launch(impl: Impl, dtype: str, sizes: Sizes, device: Device) -> dict[str, Any]:
-    chosen, reason = default_config(impl, device.limits, dtype, sizes)
+    chosen, reason = impl.default_or_reason(device.limits, dtype, sizes)
     config = None if chosen is None else dict(values(chosen))
     return {"device": device.name, "sizes": dict(sizes), "config": config, "reason": reason}
 

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
 from workbench.backend.protocol import Problem
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate
-from workbench.spec import Impl, Limits, ResolveError, Sizes
-
-
-def default_config(
-    impl: Impl, limits: Limits, dtype: str, sizes: Sizes
-) -> tuple[Any, Literal[""]] | tuple[None, str]:
-    """Return the default config at these sizes; None and the reason where it cannot run."""
-    try:
-        config = impl.default(limits, dtype, sizes)
-    except ResolveError as error:
-        return None, str(error)
-    reason = impl.rejection_reason(config, limits, dtype, sizes)
-    return (None, reason) if reason else (config, "")
 
 
 def refusal_of(candidate: Candidate, problem: Problem, device: Device) -> str | None:

@@ -1,49 +1,32 @@
 """Two outcomes that are compared: by their times, by their machine code, or by both.
 
-By machine code WORSE is a suspicion until a GPU has measured it, and only SAME is certain: the same
-instructions run.
+WORSE code is a suspicion until a GPU has measured it. Only SAME is certain: the instructions are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from workbench.data.comparison import Part, compared_part
-from workbench.data.compiled_code import CompiledCode, HotLoop
-from workbench.data.energy import energy_of, energy_ratio
+from workbench.data.compiled_code import HotLoop
 from workbench.data.record import (
     Case,
     Comparison,
-    Failure,
     Measured,
     Outcome,
     Predicted,
-    Ratio,
     Record,
     Resources,
     Run,
     Verdict,
-    encode_plain,
     key_of,
 )
 from workbench.data.verdict import NO_VERDICT, holm_verdicts
-from workbench.spec import label, sizes_text
 
 Word = Literal["FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME"]
 ORDER: tuple[Word, ...] = ("FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME")
 OF_TIMES = ("SLOW", NO_VERDICT, "INCONCLUSIVE", "CLOCK", "SAME", "FAST")
-
-MEANINGS: Mapping[str, str] = {
-    "FAILS": "compiles before and not after",
-    "WORSE": "something that costs time got worse; suspected, until a GPU decides",
-    "CHANGED": "other machine code, and nothing that got clearly worse or better",
-    "NEITHER": "compiles neither before nor after",
-    "BETTER": "something got better, and nothing worse",
-    "FIXED": "compiles after and not before",
-    "SAME": "the same machine code, launched in the same way",
-}
 
 # From Triton 3.6.0 to 3.9.0, of the defaults of 39 kernels on ten devices: registers above 32
 # changed by -7 to +5 % in the middle half of the configs, and by more than +17 % in the last tenth;
@@ -89,26 +72,6 @@ class ComparedPair:
         return outcome.case
 
     @property
-    def name(self) -> str:
-        """Return a name that is unique in the run: `matmul tiles, M=4096 N=4096 K=4096, bf16`."""
-        c = self.comparison
-        impl = self.after.case.impl if self.after else ""
-        return f"{c.kernel} {impl}, {sizes_text(c.sizes, ' ')}, {c.dtype}"
-
-    @property
-    def impl_name(self) -> str:
-        """Return the name of the Impl: `matmul.tiles (tuned)`."""
-        impl = (self.after or self.before) and f".{self.case.impl}"
-        return f"{self.comparison.kernel}{impl or ''}" + " (tuned)" * bool(self.comparison.tuned)
-
-    @property
-    def config_name(self) -> str:
-        """Return the name of the Impl with config, sizes and dtype."""
-        config = label(self.case.config) if self.after or self.before else ""
-        name = " ".join(filter(None, (self.impl_name, config)))
-        return f"{name}; {sizes_text(self.comparison.sizes, ' ')} {self.comparison.dtype}"
-
-    @property
     def word(self) -> str:
         """Return the word of this comparison, before a GPU was asked about a pair by code."""
         if self.by_code and self.change:
@@ -124,55 +87,6 @@ class ComparedPair:
     def verdict(self) -> Verdict | None:
         """Return the verdict of a GPU; None where it was not asked or gave none."""
         return (self.timed or self).comparison.verdict
-
-    @property
-    def unmeasured(self) -> str:
-        """Return why a GPU that was asked gave no verdict."""
-        times = self if not self.by_code else self.timed
-        if times is None or times.verdict:
-            return ""
-        return times.comparison.reason or "; ".join(times.troubles)
-
-    @property
-    def measured_text(self) -> str:
-        """Return ratio, interval and word of the verdict, or why there is none; empty where no GPU
-        was asked."""
-        if self.verdict is None:
-            return self.unmeasured
-        time = self.verdict.time
-        return f"{time.middle:.3f}x ({time.low:.3f} to {time.high:.3f}) {self.verdict.word}"
-
-    @property
-    def troubles(self) -> list[str]:
-        """Return why outcomes have no time, each reason with the operand's name."""
-        named = zip(self.names, (self.before, self.after), strict=True)
-        return [
-            f"{name}: {'it was not measured' if o is None else o.reason.rstrip('.')}"
-            for name, o in named
-            if not isinstance(o, Record)
-        ]
-
-    @property
-    def what_changed(self) -> str:
-        """Return in one line what got worse in the machine code, then what got better, the config
-        before and the commit; or why it does not compile."""
-        if self.change is None:
-            return ""
-        lost = [o for o in (self.after, self.before) if o and self.by_code and not has_facts(o)]
-        if lost:
-            return missing_reason(lost[0])
-        worse, better = (", ".join(each) for each in (self.change.worse, self.change.better))
-        was, commit = self.outcomes[0].case.config, self.comparison.commit
-        config = f"was {label(was)}" if dict(was) != dict(self.case.config) else ""
-        both = [worse or better, better and worse and f"better: {better}"]
-        return "; ".join(filter(None, (*both, config, commit and f"at {commit}")))
-
-    @property
-    def reasons(self) -> str:
-        """Return the reasons of the word."""
-        if self.by_code:
-            return self.what_changed
-        return self.verdict.reason if self.verdict else "; ".join(self.troubles)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -192,43 +106,15 @@ class ComparedPair:
         return times if len(times) == 2 else ()
 
     @property
-    def energy_ratio(self) -> Ratio | None:
-        """Return the joules of the later outcome over those of the earlier, or None."""
-        return energy_ratio(energy_of(self.before), energy_of(self.after))
-
-    @property
-    def is_predicted(self) -> bool:
-        """Return whether a time is predicted of the code before or after."""
-        return any(prediction_of(o) for o in self.outcomes)
-
-    @property
     def predicted_ratio(self) -> float | None:
         """Return the predicted time after over that before, or None where one is not known."""
         before, after = (prediction_of(o) if o else None for o in (self.before, self.after))
         return after.predicted_s / before.predicted_s if before and after else None
 
-    def part(self) -> Part:
-        """Return the pair as one part of a comparison's document."""
-        both, plain = (self.before, self.after), encode_plain(self.verdict)
-        if not self.by_code or self.change is None:
-            return compared_part(self.name, self.word, self.reasons, both, verdict=plain)
-        name = f"{self.config_name} on {self.case.device}"
-        change = {"code": self.word, "worse": self.change.worse, "better": self.change.better}
-        facts = {"tuned": self.comparison.tuned, "predicted_ratio": self.predicted_ratio}
-        facts["unmeasured"] = self.unmeasured
-        return compared_part(
-            name, self.decided, self.reasons, both, verdict=plain, **change, **facts
-        )
-
 
 def has_facts(outcome: Outcome) -> bool:
     """Return whether an outcome has the facts of its machine code."""
     return outcome.code is not None and outcome.resources is not None
-
-
-def missing_reason(outcome: Outcome) -> str:
-    """Return the reason why an outcome has no facts of its machine code."""
-    return outcome.reason if isinstance(outcome, Failure) else "its machine code is not stored"
 
 
 def prediction_of(outcome: Outcome) -> Predicted | None:
@@ -240,12 +126,10 @@ def prediction_of(outcome: Outcome) -> Predicted | None:
 def code_change(before: Outcome, after: Outcome, threshold: float = PREDICTED) -> CodeChange:
     """Return what became of the machine code. `threshold` is the share up to which predicted times
     are the same."""
-    if not (has_facts(before) and has_facts(after)):
-        return CodeChange(
-            "FIXED" if has_facts(after) else "FAILS" if has_facts(before) else "NEITHER"
-        )
-    assert before.code and after.code
-    return _changed(before, after, threshold, before.code.digest == after.code.digest)
+    was, now = has_facts(before), has_facts(after)
+    if was and now and before.code and after.code:
+        return _changed(before, after, threshold, before.code.digest == after.code.digest)
+    return CodeChange("FIXED" if now else "FAILS" if was else "NEITHER")
 
 
 def compiled_change(before: Outcome | None, after: Outcome | None) -> CodeChange | None:
@@ -284,11 +168,6 @@ def compared_pairs(
     return [replace(p, timed=timed.get(key_of(p.case))) for p in pairs if p.by_code]
 
 
-def _known(outcome: Outcome) -> tuple[CompiledCode | None, Resources]:
-    assert outcome.resources is not None
-    return outcome.code, outcome.resources
-
-
 def _worse(
     one: Outcome, other: Outcome, threshold: float, backwards: bool = False
 ) -> Iterable[str]:
@@ -298,7 +177,8 @@ def _worse(
     def text(name: str, a: object, b: object, unit: str = "") -> str:
         return f"{name} {b} to {a}{unit}" if backwards else f"{name} {a} to {b}{unit}"
 
-    (of_a, a), (of_b, b) = _known(one), _known(other)
+    a, b, of_a, of_b = one.resources, other.resources, one.code, other.code
+    assert a is not None and b is not None
     times = [known and known.predicted_s for known in map(prediction_of, (one, other))]
     if b.spill_bytes - a.spill_bytes >= SCRATCH_BYTES:
         yield text("scratch", a.spill_bytes, b.spill_bytes, " B")
@@ -355,9 +235,8 @@ def ranked(pairs: Iterable[ComparedPair]) -> list[ComparedPair]:
 
 
 def _severity(pair: ComparedPair) -> tuple[object, ...]:
-    c = pair.comparison
-    about = (pair.case.impl, pair.case.device) if pair.outcomes else ("", "")
-    name = c.kernel, *about, sorted(c.sizes.items())
+    c, about = pair.comparison, [(o.case.impl, o.case.device) for o in pair.outcomes[-1:]]
+    name = c.kernel, about, sorted(c.sizes.items())
     place = ORDER.index(pair.word) if pair.by_code else OF_TIMES.index(pair.word)
     resources = [o.resources for o in pair.outcomes if o.resources]
     if len(resources) < 2:

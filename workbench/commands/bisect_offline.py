@@ -13,7 +13,7 @@ from workbench import catalog
 from workbench.backend.compilers import Compiler, Compilers, CompileTask, FactsJob
 from workbench.backend.protocol import Problem
 from workbench.catalog.source import load_kernel
-from workbench.code.compared_pair import code_change, has_facts, missing_reason
+from workbench.code.compared_pair import code_change, has_facts
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.console import say_result
@@ -25,6 +25,7 @@ from workbench.data.compiled_code import CodeVersions
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED
 from workbench.data.record import Case, Outcome
 from workbench.device.hardware import METAL, Device, backend_of
+from workbench.reports.pair_texts import missing_reason, reasons
 from workbench.reports.run_index import write_run_page
 from workbench.reports.versions import changes_page
 from workbench.revisions.bisection import Bisection, Decision
@@ -112,7 +113,7 @@ class OfflineBisect:
                 return Decision("skip", outcome.rstrip("."))
             pair = self.stored.compare(good, outcome, commit=commit[:SHORT])
             if pair.word == "FAILS":
-                return Decision("skip", pair.reasons.rstrip("."))
+                return Decision("skip", reasons(pair).rstrip("."))
             if pair.word == "SAME":
                 return Decision("good", "the machine code of GOOD")
             if code_change(bad, outcome).word == "SAME":

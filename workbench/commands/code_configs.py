@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from workbench import catalog
 from workbench.backend.compilers import FactsJob
-from workbench.backend.refusal import default_config
 from workbench.catalog.source import code_hash
 from workbench.commands.operands import Operand
 from workbench.commands.sizes import sizes_of
@@ -126,7 +125,7 @@ class ConfigChooser:
         """Return the default at the first sizes to time that do not reject it."""
         reason = ""
         for sizes in [sizes_of(spec, self.sizes)] if self.sizes else spec.bench:
-            config, refused = default_config(impl, device.limits, self.dtype, sizes)
+            config, refused = impl.default_or_reason(device.limits, self.dtype, sizes)
             if config is not None:
                 return self._config(kernel, impl, values(config), sizes, device)
             reason = reason or refused

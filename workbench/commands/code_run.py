@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from workbench.code.compared_pair import ComparedPair, code_change, has_facts
 from workbench.commands.comparison import comparison_of
 from workbench.commands.options import BisectOptions, CompareOptions, GateOptions
-from workbench.commands.result import RunResult
+from workbench.commands.result import RunResult, shared_sizes
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
@@ -30,7 +30,7 @@ from workbench.data.record import (
     Run,
 )
 from workbench.data.store import Store
-from workbench.reports.versions import CodeChanges, changes_of, shared_sizes
+from workbench.reports.versions import CodeChanges, changes_of
 
 if TYPE_CHECKING:
     from workbench.backend.compilers import Compiler, Compilers, CompileTask

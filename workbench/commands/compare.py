@@ -32,6 +32,7 @@ from workbench.commands.operands import (
     repository_with,
 )
 from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.pair_results import times_result
 from workbench.commands.result import RunResult, write_comparison, write_result
 from workbench.commands.run import (
     Opener,
@@ -59,7 +60,6 @@ from workbench.data.units import duration
 from workbench.data.verdict import SUSPECTED
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
-from workbench.reports.compare import times_result
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.worktree import Repository, Worktrees
 from workbench.spec import label, sizes_text

@@ -33,6 +33,7 @@ from workbench.commands.comparison import comparison_of
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.pair_results import code_result
 from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
@@ -44,7 +45,7 @@ from workbench.data.units import amount
 from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.reports.versions import code_result
+from workbench.reports.pair_texts import measured_text
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class CompilerComparison:
                 timed = keep_times(stored, pair, job, result, self.compilers)
                 many += 1
                 name = f"{pair.case.kernel}.{pair.case.impl}"
-                text = replace(pair, timed=timed).measured_text
+                text = measured_text(replace(pair, timed=timed))
                 self.console.print(f"measured  {name}: {text}", soft_wrap=True)
         finally:
             if many:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import workbench
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
-from workbench.backend.refusal import default_config
 from workbench.backend.supervisor import contain_workers
 from workbench.backend.workers import BEGIN_S, Workers
 from workbench.code.compared_pair import compared_pairs
@@ -32,6 +31,7 @@ from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.gate_report import GateReport
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError, GateOptions
+from workbench.commands.pair_results import times_result
 from workbench.commands.result import RunResult
 from workbench.commands.run import (
     Opener,
@@ -57,6 +57,7 @@ from workbench.data.verdict import NO_VERDICT, STOPPED
 from workbench.device import hardware
 from workbench.device.hardware import METAL
 from workbench.reports import compare
+from workbench.reports.pair_texts import problem_name
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.changed_kernels import (
     ChangedKernels,
@@ -278,7 +279,7 @@ class GateCommand:
                     continue
                 both = (impl, catalog.impl_of(then, impl.name))
                 at = backend.device.limits, problem.dtype, problem.sizes
-                reasons = [default_config(i, *at)[1] for i in both]
+                reasons = [i.default_or_reason(*at)[1] for i in both]
                 if all(reasons):  # it never ran there, so nothing can have become slower
                     self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", reasons[0])
                     continue
@@ -306,12 +307,12 @@ class GateCommand:
         say_result(self.console, compare.conclusion(every), "bold", whole=False)
         for pair in every if len(every) > 1 else []:
             if pair.word in (NO_VERDICT, "SLOW", "CLOCK"):
-                say_result(self.console, f"  {pair.name}: {compare.conclusion([pair])}")
+                say_result(self.console, f"  {problem_name(pair)}: {compare.conclusion([pair])}")
         assert run.page is not None
         say_page(self.console, run.page)
         ended = [STOPPED] if run.state == "interrupted" else []
         names, words = (self.options.baseline, WORKING), [*self.report.words, *ended]
-        result = compare.times_result(every, names, words)
+        result = times_result(every, names, words)
         gpu = run.run.environment.gpu or run.run.device
         return self.report.end(result, [run], pairs=every, gpu=gpu)
 

@@ -93,7 +93,7 @@ def make(options: ReportOptions) -> list[Path]:
     every = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)
     kept = next((one for one in reversed(every) if _draws(options.name, one)), every[-1])
     _refuse_another(options.name, kept, known)
-    kept = _timed_part(kept) if options.name == "compare" else kept
+    kept = kept.timed_part() if options.name == "compare" else kept
     html = module.page(kept.run, kept.outcomes, **_also(module.page, kept))
     place = options.out or _place([kept.run], "report.html")
     return _write_with_document(options, place, html, [kept])
@@ -132,7 +132,7 @@ def sheet(
     if not (kernel or device):
         kept = _read_all_runs(runs, database, WITH_TIME)
         once = {each.run.id: each for each in kept}
-        shown = once.values() if runs else map(_timed_part, once.values())
+        shown = once.values() if runs else [each.timed_part() for each in once.values()]
         stored = [RunWithOutcomes(k.run, k.outcomes, k.comparisons, k.profiles) for k in shown]
         devices = dict.fromkeys(each.run.device for each in stored)
         files = all(_is_file(which) for which in runs) and bool(runs)
@@ -143,7 +143,7 @@ def sheet(
         result = _search(history, kernel, device)
         ceilings = _ceilings(dict.fromkeys(run.device for run in result), database)
         # one at a time: all samples of all runs may be more than the memory holds
-        every = (_timed_part(_history_run(history, run)) for run in result)
+        every = (_history_run(history, run).timed_part() for run in result)
         each = (one for one in every if device in (None, one.run.device))
         stored_ = (
             RunWithOutcomes(k.run, _outcomes(k, kernel), k.comparisons, k.profiles) for k in each
@@ -233,14 +233,6 @@ def _also(page: Callable[..., str], kept: RunResult) -> dict[str, object]:
     names = "comparisons", "findings", "profiles", "state"
     known = {name: getattr(kept, name) for name in names} | {"seconds": kept.seconds or None}
     return {name: known[name] for name in signature(page).parameters if name in known}
-
-
-def _timed_part(kept: RunResult) -> RunResult:
-    """Return what was timed of a run by machine code; all of another run."""
-    from workbench.reports.versions import timed_part
-
-    run, outcomes, comparisons = timed_part(kept.run, kept.outcomes, kept.comparisons)
-    return replace(kept, run=run, outcomes=outcomes, comparisons=comparisons)
 
 
 def _refuse_another(report: str, kept: RunResult, known: list[str]) -> None:

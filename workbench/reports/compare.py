@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.code.compared_pair import ComparedPair, compared_pairs
 from workbench.data import verdict
-from workbench.data.comparison import ComparisonResult
+from workbench.data.energy import energy_of, energy_ratio
 from workbench.data.record import (
     Comparison,
     Measured,
@@ -29,6 +29,7 @@ from workbench.reports.figures import energy
 from workbench.reports.figures.curve import Curve, curve_svg
 from workbench.reports.figures.timing import timing_facts
 from workbench.reports.measure import SPREAD, details_last, spread_cells
+from workbench.reports.pair_texts import problem_name, reasons, troubles
 from workbench.spec import sizes_text
 
 ENGINES = ("compare", "gate", "bisect")  # engines whose runs this page can draw
@@ -79,20 +80,11 @@ def conclusion(shown_pairs: Sequence[ComparedPair]) -> str:
         pair = shown_pairs[0]
         if pair.verdict is not None:
             return verdict.sentence(pair.verdict, *pair.names)
-        return f"No verdict: {'; '.join(pair.troubles) or 'an operand has no time'}."
+        return f"No verdict: {troubles(pair) or 'an operand has no time'}."
     words = [pair.word or "no verdict" for pair in shown_pairs]
     counted = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
     kernels = ", ".join(dict.fromkeys(b.comparison.kernel for b in shown_pairs))
     return f"{len(shown_pairs)} comparisons of {kernels}: {counted}."
-
-
-def times_result(
-    shown_pairs: Sequence[ComparedPair], names: tuple[str, str], words: Sequence[str] = ()
-) -> ComparisonResult:
-    """Return the result of comparisons of measured times, whose sides have these names. `words`
-    are what else decides."""
-    parts = [pair.part() for pair in shown_pairs]
-    return ComparisonResult("times", *names, conclusion(shown_pairs), parts, words)
 
 
 # Rows, for the terminal too.
@@ -126,7 +118,7 @@ def filled_columns(rows: Sequence[Sequence[str]]) -> list[int]:
 
 def energy_lines(pair: ComparedPair, run: Run) -> list[str]:
     """Return the ratio in energy, and why an energy is absent, as lines for the terminal."""
-    ratio = pair.energy_ratio
+    ratio = energy_ratio(*map(energy_of, (pair.before, pair.after)))
     lines = [f"energy  {ratio.middle:.4f}  {energy.span(ratio)}"] if ratio else []
     return [*lines, *energy.energy_notes(pair.outcomes, run.environment)]
 
@@ -151,7 +143,7 @@ def line(pair: ComparedPair) -> list[str]:
     impl = pair.after.case.impl if pair.after else ""
     at = [c.kernel, impl, sizes_text(c.sizes, " "), c.dtype]
     if v is None:
-        return [*at, "", "", "", "", "; ".join(pair.troubles) or "no verdict"]
+        return [*at, "", "", "", "", troubles(pair) or "no verdict"]
     cycles = f"{v.cycles.middle:.4f}" if v.cycles else "unknown"
     return [*at, f"{v.time.middle:.4f}", energy.span(v.time), cycles, _percent(v.threshold), v.word]
 
@@ -179,7 +171,7 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
 
 
 def _energy_facts(pair: ComparedPair) -> list[tuple[str, str, str]]:
-    ratio = pair.energy_ratio
+    ratio = energy_ratio(*map(energy_of, (pair.before, pair.after)))
     if ratio is None:
         return []
     return [(f"{ratio.middle:.4f}", "ratio in energy", f"95 %: {energy.span(ratio)}")]
@@ -197,9 +189,9 @@ def _pair_fields(n: int, pair: ComparedPair, run: Run) -> dict[str, Any]:
             "clock": draw.clocks(pair, f"f{n}"),
         }
     return {
-        "name": pair.name,
+        "name": problem_name(pair),
         "word": pair.word or "no verdict",
-        "reason": pair.reasons,
+        "reason": reasons(pair),
         "heads": [HEADS[c] for c in columns],
         "rows": [[row[c] for c in columns] if len(row) == len(HEADS) else row for row in rows],
         "unstable": not all(t.stable for t in pair.timings),

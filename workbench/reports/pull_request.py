@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import workbench
-from workbench.code.compared_pair import MEANINGS, ORDER, ComparedPair, ranked
+from workbench.code.compared_pair import ORDER, ComparedPair, ranked
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, worst_first
 from workbench.data.units import amount, quantity
+from workbench.reports.pair_texts import MEANINGS, config_name, is_predicted, unmeasured
 from workbench.reports.tables import Columns
 from workbench.reports.versions import (
     CHANGED,
@@ -155,7 +156,7 @@ def _row(cells: Sequence[str], plain: bool = False) -> str:
 TIME = "time after over before (95 % interval)"
 FIRST: Columns = (  # what 780 pixels hold, by code or by time
     ("", lambda pair: pair.decided or "no verdict"),
-    (KERNEL, lambda pair: pair.config_name),
+    (KERNEL, config_name),
     ("device", lambda pair: pair.case.device if pair.outcomes else ""),
     (TIME, lambda pair: _time(pair)),
     ("before", lambda pair: _median(pair, 0)),
@@ -170,7 +171,7 @@ MIXES = (*NAMES, ("instructions by kind", mix_text))
 def _time(pair: ComparedPair) -> str:
     """Return the ratio of measured times, or why there is none."""
     if pair.verdict is None:
-        return pair.unmeasured
+        return unmeasured(pair)
     time = pair.verdict.time
     return f"{time.middle:.4f} ({time.low:.4f} to {time.high:.4f})"
 
@@ -193,7 +194,7 @@ def _pair_sections(result: GateResult) -> Iterator[str]:
         yield "\n".join(f"- {word}: {MEANINGS[word]}" for word in ORDER if words[word])
     changed = [pair for pair in shown if pair.change and pair.change.word != "SAME"]
     if changed:
-        predicted = any(pair.is_predicted for pair in changed)
+        predicted = any(map(is_predicted, changed))
         title = "Registers, memory, occupancy" + " and predicted times" * predicted
         key = "Before &gt; after, one value where both are equal."
         key += " Times with ~ are predicted." * predicted

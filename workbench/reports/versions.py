@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.code.compared_pair import (
-    MEANINGS,
     ORDER,
     ComparedPair,
     compared_pairs,
@@ -17,14 +16,20 @@ from workbench.code.compared_pair import (
     ranked,
 )
 from workbench.data.clock import epoch_of
-from workbench.data.comparison import ComparisonResult
 from workbench.data.compiled_code import CodeVersions, CompiledCode
 from workbench.data.impl_check import WORDS, worst_first
-from workbench.data.record import Case, Comparison, Outcome, Resources, Run
+from workbench.data.record import Comparison, Outcome, Resources, Run
 from workbench.data.units import amount, quantity
-from workbench.data.verdict import STOPPED
 from workbench.device.error_band import devices_words
 from workbench.reports import render
+from workbench.reports.pair_texts import (
+    MEANINGS,
+    config_name,
+    impl_name,
+    is_predicted,
+    measured_text,
+    what_changed,
+)
 from workbench.reports.tables import Columns, table
 from workbench.spec import sizes_text
 
@@ -62,46 +67,6 @@ def changes_of(
     seconds = max(0.0, ended_s - epoch_of(run.started))
     return CodeChanges(
         run, compared_pairs(run, outcomes, comparisons), seconds, state != "complete"
-    )
-
-
-def shared_sizes(cases: Sequence[Case]) -> Mapping[str, int]:
-    """Return the sizes of a run's cases where they are all of one kernel at the same sizes."""
-    alike = all((c.kernel, c.sizes) == (cases[0].kernel, cases[0].sizes) for c in cases)
-    return dict(cases[0].sizes) if cases and alike else {}
-
-
-def timed_part(
-    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]
-) -> tuple[Run, Sequence[Outcome], Sequence[Comparison]]:
-    """Return what a GPU measured in a run by machine code, as a run of times; of any other run
-    all."""
-    if run.kind != "code":
-        return run, outcomes, comparisons
-    timed = [c for c in comparisons if c.by == "time"]
-    keys = {key for c in timed for key in (c.left_key, c.right_key)}
-    outcomes = [o for o in outcomes if o.key in keys]
-    if cases := [o.case for o in outcomes]:
-        kernels = ", ".join(dict.fromkeys(case.kernel for case in cases))
-        sizes, device = shared_sizes(cases), cases[0].device
-        run = replace(run, kind="times", predicted=False, kernel=kernels, sizes=sizes)
-        run = replace(run, device=device)
-    return run, outcomes, timed
-
-
-def code_result(changes: CodeChanges, words: Sequence[str] = ()) -> ComparisonResult:
-    """Return the result of machine code. `words` are what else decides; the code of no config is
-    the same."""
-    pairs, versions = ranked(changes.pairs), changes.versions
-    ended = [STOPPED] * changes.interrupted + ["SAME"] * (not pairs)
-    more = {
-        "interrupted": changes.interrupted,
-        "tune_again": tune_again(pairs),
-        "left_out": [{"reason": reason, "configs": many} for reason, many in changes.left_out],
-    }
-    names, parts = (versions.before, versions.after), [pair.part() for pair in pairs]
-    return ComparisonResult(
-        "machine code", *names, conclusion(changes), parts, [*words, *ended], more
     )
 
 
@@ -175,18 +140,18 @@ def conclusion(changes: CodeChanges) -> str:
 
 def code_errors(pairs: Sequence[ComparedPair]) -> list[str]:
     """Return the error of the pairs' predicted times as a sentence for each device that has any."""
-    timed = {(pair.case.device, pair.case.kernel) for pair in pairs if pair.is_predicted}
+    timed = {(pair.case.device, pair.case.kernel) for pair in pairs if is_predicted(pair)}
     return devices_words(sorted(timed))
 
 
 def was_measured(pairs: Sequence[ComparedPair]) -> bool:
     """Return whether a GPU was asked about any of the pairs."""
-    return any(pair.measured_text for pair in pairs)
+    return any(map(measured_text, pairs))
 
 
 def _verdicts(pairs: Sequence[ComparedPair]) -> str:
     """Return in one sentence what a GPU said of the suspected pairs."""
-    tried = [pair for pair in pairs if pair.measured_text]
+    tried = [pair for pair in pairs if measured_text(pair)]
     counts = Counter(pair.verdict.word if pair.verdict else "without a time" for pair in tried)
     words = ", ".join(f"{n} {word}" for word, n in counts.most_common())
     others = sum(pair.word == "WORSE" for pair in pairs) - len(tried)
@@ -248,7 +213,7 @@ def changed_text(pair: ComparedPair) -> str:
     if pair.change is None:
         return ""
     same = "the same machine code" if pair.change.word == "SAME" else "other instructions"
-    return pair.what_changed or same
+    return what_changed(pair) or same
 
 
 def _both(pair: ComparedPair, cell: Callable[[CompiledCode | None, Resources], str]) -> str:
@@ -274,7 +239,7 @@ def _ratio_text(pair: ComparedPair) -> str:
 
 COLUMNS: Columns = (
     ("", lambda pair: pair.word),
-    (KERNEL, lambda pair: pair.config_name),
+    (KERNEL, config_name),
     ("device", lambda pair: pair.case.device),
     ("registers", lambda pair: _both(pair, lambda _, r: str(r.registers))),
     ("scratch, B", lambda pair: _both(pair, lambda _, r: str(r.spill_bytes))),
@@ -282,17 +247,17 @@ COLUMNS: Columns = (
     ("occupancy, %", lambda pair: _both(pair, lambda _, r: f"{100 * r.occupancy:.0f}")),
     ("loop", lambda pair: _both(pair, _loop)),
     ("predicted", _predicted_text),
-    (MEASURED, lambda pair: pair.measured_text),
+    (MEASURED, measured_text),
     (CHANGED, changed_text),
     (MIX, mix_text),
 )
 # of a terminal: without shared memory and instruction mix; without the config, too; and without the
 # reasons, for the narrowest, with the ratio of the predicted times
 WIDEST = (*COLUMNS[:5], *COLUMNS[6:11])
-WIDE = (COLUMNS[0], (KERNEL, lambda pair: pair.impl_name), *WIDEST[2:])
+WIDE = (COLUMNS[0], (KERNEL, impl_name), *WIDEST[2:])
 _SHORT = {"scratch, B": "scratch", "occupancy, %": "occup. %"}
 NARROW: Columns = (
     *((_SHORT.get(head, head), cell) for head, cell in WIDE[:7]),
     ("predicted", _ratio_text),
-    (MEASURED, lambda pair: pair.measured_text),
+    (MEASURED, measured_text),
 )

@@ -20,6 +20,7 @@ from workbench.reports.figures.drawing import (
     plain_ticks,
     short_name,
 )
+from workbench.reports.pair_texts import problem_name
 
 LOOKS = (("impl-0", "-"), ("impl-1", (0, (6, 2))))  # left, right: by colour and by dash
 _STEPS = 240  # points of a distribution's line; more would be finer than a pixel
@@ -124,7 +125,7 @@ def forest(pairs: Sequence[ComparedPair], prefix: str) -> Markup:
     ax = axes(fig, left, top, 900 - left - right, line * len(pairs))
     ax.set(xlim=(low - room, high + room), ylim=(len(pairs) - 0.5, -0.5))
     ax.set(xlabel="time, right over left: above 1 the right operand is slower")
-    name_rows(ax, range(len(pairs)), [short_name(pair.name, 48) for pair in pairs])
+    name_rows(ax, range(len(pairs)), [short_name(problem_name(pair), 48) for pair in pairs])
     ax.axvline(1, color=colour("muted"), linewidth=0.8, zorder=1)
     for y, pair in enumerate(pairs):
         if (verdict := pair.verdict) is not None:
