@@ -28,14 +28,12 @@ from workbench.device.hardware import METAL, Device, backend_of
 from workbench.reports.pair_texts import missing_reason, reasons
 from workbench.reports.run_index import write_run_page
 from workbench.reports.versions import changes_page
-from workbench.revisions.bisection import Bisection, Decision
+from workbench.revisions.bisection import SHORT, Decision
 from workbench.revisions.worktree import Repository, WorktreeError, Worktrees
 from workbench.spec import ResolveError, values
 
 if TYPE_CHECKING:
     from workbench.commands.bisect import BisectCommand
-
-SHORT = 12  # digits of a commit in names
 
 
 @dataclass
@@ -105,10 +103,7 @@ class OfflineBisect:
         )
 
         def decide(commit: str) -> Decision:
-            try:
-                outcome = self._outcome(commit)
-            finally:
-                self.trees.drop(commit)
+            outcome = self._outcome(commit)
             if isinstance(outcome, str):
                 return Decision("skip", outcome.rstrip("."))
             pair = self.stored.compare(good, outcome, commit=commit[:SHORT])
@@ -120,10 +115,8 @@ class OfflineBisect:
                 return Decision("bad", "the machine code of BAD")
             return Decision("skip", "other machine code than both: undecided without a GPU")
 
-        search = Bisection(self.repository, self.trees.root(self.good), self.good, self.bad)
-        candidates = search.search(decide, command.tell)
         command.result["bad_against_good"] = "other machine code than GOOD's; nothing was measured"
-        return command.conclude(search, candidates, self.file)
+        return command.search(self.trees, (self.good, self.bad), self.file, decide)
 
     def _must(self, commit: str, named: str) -> Outcome:
         outcome = self._outcome(commit)
