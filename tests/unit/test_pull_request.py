@@ -9,7 +9,7 @@ from pathlib import Path
 import compiled_cases
 import pytest
 import synthetic
-from compiled_cases import CASE, FACTS, other, paired, predicted
+from compiled_cases import CASE, FACTS, other, paired, predicted, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +51,16 @@ def of_times():
     return GateResult("v1", 1, "workbench gate v1", (), conclusion(each), each, "NVIDIA H200")
 
 
+def of_both():
+    """Pairs by code, of which a GPU measured two."""
+    slow = Verdict("SLOW", Ratio(1.25, 1.24, 1.26), None, 0.01, 0.01, 0.001, 48, "so")
+    worse = paired(CASE, FACTS, SLOWER)
+    asked = timed(worse, slow), timed(worse, None, "wrong by 3")
+    return of_code([*asked, worse, paired(CASE, FACTS, FACTS)])
+
+
 CASES = {
+    "both": of_both(),
     "suspected": of_code([paired(CASE, FACTS, SLOWER), paired(CASE, FACTS, FACTS)]),
     "same": of_code([paired(CASE, FACTS, FACTS)], [("gelu", "new since origin/main")]),
     "broken": of_code(

@@ -262,6 +262,11 @@ def test_each_verdict_is_stored_and_drawn_again(on, tmp_path, monkeypatch, capsy
     assert main(["history", "--json", str(tmp_path / "h.json"), *database]) == 0
     measured = json.loads((tmp_path / "h.json").read_text())["measured"]
     assert sorted(row["time_s"] for row in measured) == sorted(o.time_s for o in outcomes)
+    drawn = ["report", "roofline", "--out", str(tmp_path / "r.html"), "--json", str(tmp_path / "r")]
+    assert main([*drawn, "--kernel", "copy", "--device", "a100", *database]) == 0
+    points = json.loads((tmp_path / "r").read_text())["points"]
+    assert points and {p["kind"] for p in points} == {"measured"}
+    assert main([*drawn, "--kernel", "copy", "--device", "h200", *database]) == 2
 
 
 def test_ctrl_c_keeps_the_verdicts_so_far(on, tmp_path, monkeypatch, capsys):
@@ -293,12 +298,17 @@ def test_a_version_that_fails_is_a_stored_failure(on, tmp_path, monkeypatch):
     assert by_key[comparison.left_key] == "the other version could not run"
 
 
-def test_without_a_gpu_no_verdict_is_stored(on, tmp_path, monkeypatch):
+def test_without_a_gpu_no_verdict_is_stored(on, tmp_path, monkeypatch, capsys):
     machine = on(Machine({}, device="rtx5090"))
     machine.device = "none"
     compare(tmp_path, monkeypatch, machine)
     with open_history(f"sqlite:///{tmp_path / 'runs.db'}", reading=True) as history:
-        assert [run.kind for run in history.runs(limit=9)] == ["code"]
+        (run,) = history.runs(limit=9)
+    assert run.kind == "code"
+    database = ["--database", f"sqlite:///{tmp_path / 'runs.db'}"]
+    assert main(["report", "compare", run.id, *database]) == 2
+    assert f"draw it with `workbench report versions {run.id}`" in capsys.readouterr().err
+    assert main(["report", "compare", *database]) == 2
 
 
 def pair(word=None):
