@@ -143,8 +143,7 @@ def sheet(
         result = _search(history, kernel, device)
         ceilings = _ceilings(dict.fromkeys(run.device for run in result), database)
         # one at a time: all samples of all runs may be more than the memory holds
-        every = (_history_run(history, run).timed_part() for run in result)
-        each = (one for one in every if device in (None, one.run.device))
+        each = (_history_run(history, run).timed_part() for run in result)
         stored_ = (
             RunWithOutcomes(k.run, _outcomes(k, kernel), k.comparisons, k.profiles) for k in each
         )
@@ -332,15 +331,15 @@ def _lines(count: int) -> str:
 
 
 def _search(history: History, kernel: str | None, device: str | None) -> list[Run]:
-    """Return all runs of a kernel, a device, or both, without those by machine code of which
-    nothing was timed. Raises ReportError where there is none."""
-    mine = [
-        run
-        for run in history.runs(limit=_ALL)
-        if (run.kind != "code" or _draws("compare", _compared(history, run)))
-        and (kernel is None or kernel in run.kernel.split(", "))
-        and (device is None or device in run.device.split(", "))
-    ]
+    """Return all runs of a kernel, a device, or both; of those by machine code what was timed.
+    Raises ReportError where there is none."""
+    mine = []
+    for run in history.runs(limit=_ALL):
+        if run.versions is not None:
+            run = _history_run(history, run).timed_part().run
+        kernels = None, *run.kernel.split(", ")
+        if run.kind != "code" and kernel in kernels and device in (None, run.device):
+            mine.append(run)
     if not mine:
         what = " on ".join(filter(None, (kernel or "any kernel", device)))
         message = f"the database holds no run of {what}; `workbench history` lists what it holds."

@@ -85,7 +85,7 @@ class RunResult:
     def timed_part(self) -> RunResult:
         """Return what a GPU measured in a run by machine code, as a run of times; of any other run
         all."""
-        if self.run.kind != "code":
+        if self.run.versions is None:
             return self
         timed = [c for c in self.comparisons if c.by == "time"]
         keys = {key for c in timed for key in (c.left_key, c.right_key)}
