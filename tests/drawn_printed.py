@@ -24,7 +24,7 @@ from workbench.code.code_pair import MEANINGS, CodePair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
 from workbench.commands.result import plain_record
-from workbench.commands.workload_tune import print_plan, print_results
+from workbench.commands.workload_tuning import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
 from workbench.reports.versions import code_result

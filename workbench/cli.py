@@ -1,7 +1,6 @@
 """The command line: `workbench COMMAND`, or `python -m workbench COMMAND`.
 
-Commands and their options are declared in `commands/options.py`; a command calls `run` of the
-module of its name, which is imported only then.
+A command and its options are a file of `commands/`, which is found by the name of the command.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.commands.options import Options, commands, module_of
+from workbench.commands.options import COMMANDS, Options, module_of, options_of
 from workbench.commands.parameters import add_commands
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
@@ -93,22 +92,18 @@ def _run(options: Options) -> int:
     find_modules_here(options.IMPORTS_HERE)
     options = options.resolve_names()
     more: dict[str, Any] = {}
-    elsewhere = ("device", "workers")  # no measuring process of this one is needed
     with prewarm_bytecode() if gpu_shown() else nullcontext():
-        if options.COMMAND == "sweep" and not any(getattr(options, x, None) for x in elsewhere):
-            from workbench.backend.prewarm import begin_prewarm  # before the slow imports
-
-            more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
         if options.COMMAND == "predict":  # then it may spare the imports of torch and Triton
             more["process_ends"] = True
         with named_parts():
-            code: int = module_of(options).run(options, **more)
+            code: int = module_of(options.COMMAND).run(options, **more)
     return code
 
 
 @cache
 def app_of(shown: str | None = None) -> typer.Typer:
-    """Return the command line, with the options of the command `shown`, or of all."""
+    """Return the command line, with the command `shown` only, if it is one; the options of all
+    without it."""
     app = typer.Typer(name="workbench", add_completion=True, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(workbench)
     add_commands(app, _run, shown)
@@ -218,8 +213,8 @@ def _run_here(words: list[str]) -> Any:
 
 def _command_of(words: Sequence[str]) -> type[Options] | None:
     """Return the options class of the command that a command line begins with."""
-    named = commands()
-    return named.get(" ".join(words[:1])) or named.get(" ".join(words[:2]))
+    names = (" ".join(words[:number]) for number in (1, 2))
+    return next((options_of(name) for name in names if name in COMMANDS), None)
 
 
 def _keep_dashes(words: list[str]) -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from workbench.commands.history import run
+from workbench.commands.history import HistoryOptions, run
 from workbench.commands.history_exports import newest_times, parquet
-from workbench.commands.options import CommandError, HistoryOptions
+from workbench.commands.options import CommandError
 from workbench.data.database import Row, open_history
 
 pytestmark = pytest.mark.unit
@@ -32,7 +32,7 @@ def export(monkeypatch, tmp_path):
 
     def go(rows, form):
         file = tmp_path / "exported.json"
-        monkeypatch.setattr("workbench.commands.history.show_history", lambda *_: rows)
+        monkeypatch.setattr("workbench.commands.history_table.show_history", lambda *_: rows)
         url = f"sqlite:///{tmp_path}/h.db"
         open_history(url).close()
         assert run(HistoryOptions(database=url, export=(f"{form}={file}",))) == 0

@@ -16,7 +16,8 @@ from strict_cheats import STRICT
 
 from workbench import catalog
 from workbench.commands import verdicts
-from workbench.commands.options import CommandError, EvaluateOptions
+from workbench.commands.evaluate import EvaluateOptions
+from workbench.commands.options import CommandError
 from workbench.data import frozen
 from workbench.evaluation import gpu_rules
 from workbench.evaluation.device_text import device_file_text

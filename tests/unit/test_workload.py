@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from recorded_workloads import damaged, signatures, workloads
 
 from workbench import cli
-from workbench.commands import workload_merge, workload_record
-from workbench.commands.options import OptionError, WorkloadMergeOptions, WorkloadRecordOptions
+from workbench.commands import workload_merge, workload_record, workload_recording
+from workbench.commands.options import OptionError
+from workbench.commands.workload_merge import WorkloadMergeOptions
+from workbench.commands.workload_record import WorkloadRecordOptions
 from workbench.traces.profilers.running.after_import import AfterImport
 from workbench.traces.readers import read as read_trace
 from workbench.workload import file as files
@@ -269,7 +271,7 @@ def test_launches_beyond_the_kept_signatures_are_counted_and_named():
 )
 def test_mistaken_command_lines_are_sentences(target, words):
     with pytest.raises(OptionError, match=words):
-        workload_record.run(WorkloadRecordOptions(target=target))
+        workload_recording.record_program(WorkloadRecordOptions(target=target))
 
 
 @pytest.mark.parametrize(

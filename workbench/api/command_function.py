@@ -18,7 +18,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from workbench.api.arguments import one_size, sizes_texts, words
 from workbench.api.call import Called, call
 from workbench.api.result import Result
-from workbench.commands.options import FILES, Options
+from workbench.commands.field import FILES
+from workbench.commands.options import Options
 
 EMPTY, BY_NAME = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 # Options of the command line alone: where it prints, and the form of its output.
@@ -99,7 +100,7 @@ def _type(field: Field[Any], kind: Any) -> str:
         return "ManySizes | None" if several else "OneSize | None"
     if several:
         word = get_args(kind)[0]
-        name = str(field.type).removeprefix("tuple[").partition(",")[0]
+        name = str(field.type).removeprefix("tuple[").partition(",")[0].removeprefix("field.")
         return "Words" if word is str else f"{name} | Sequence[{name}]"
     if field.name in TYPES:
         optional = " | None" if type(None) in get_args(kind) else ""

@@ -16,16 +16,14 @@ from workbench.api.results import (
     ProfileResult,
 )
 from workbench.api.timing_results import CompareResult, MeasureResult, SweepResult
-from workbench.commands.options import (
-    CeilingsOptions,
-    CompareOptions,
-    EvaluateOptions,
-    ExperimentOptions,
-    HistoryOptions,
-    MeasureOptions,
-    ProfileOptions,
-    SweepOptions,
-)
+from workbench.commands.ceilings import CeilingsOptions
+from workbench.commands.compare import CompareOptions
+from workbench.commands.evaluate import EvaluateOptions
+from workbench.commands.experiment import ExperimentOptions
+from workbench.commands.history import HistoryOptions
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.profile import ProfileOptions
+from workbench.commands.sweep import SweepOptions
 
 
 @command_function(SweepOptions, kernel="matmul", name="full")

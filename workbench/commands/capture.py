@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.commands.console import prints_aside
-from workbench.commands.options import ProfileOptions
 from workbench.commands.result import write_result
 from workbench.data.clock import slug
 from workbench.data.exits import PASSED, stopped_by
@@ -21,6 +20,8 @@ from workbench.traces.profilers.running.workload import CALL_LIMIT_S, MarkedCall
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.profile import ProfileOptions
 
 FOLDER = Path("perf")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from workbench.code.code_pair import CodePair, has_facts, paired
 from workbench.commands.comparison import comparison_of
-from workbench.commands.options import BisectOptions, CompareOptions, GateOptions
 from workbench.commands.result import RunResult
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.compiled_code import CodeVersions
@@ -21,23 +20,17 @@ from workbench.data.events import EventLog, RunState
 from workbench.data.interrupts import Interrupts
 from workbench.data.machine_failure import is_of_machine
 from workbench.data.project import project_id
-from workbench.data.record import (
-    Case,
-    Comparison,
-    Environment,
-    Failure,
-    Outcome,
-    Run,
-    Verdict,
-)
+from workbench.data.record import Case, Comparison, Environment, Failure, Outcome, Run, Verdict
 from workbench.data.store import Store
 from workbench.reports.versions import CodeChanges, changes_of
 
 if TYPE_CHECKING:
     from workbench.backend.compilers import Compiler, Compilers, CompileTask
+    from workbench.commands.bisect import BisectOptions
+    from workbench.commands.compare import CompareOptions
+    from workbench.commands.gate import GateOptions
 
-
-CodeOptions = BisectOptions | CompareOptions | GateOptions
+    CodeOptions = BisectOptions | CompareOptions | GateOptions
 
 
 def new_code_run(

@@ -30,7 +30,7 @@ from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.code_table import finish
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
-from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.options import CommandError
 from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
@@ -45,6 +45,8 @@ from workbench.reports.versions import code_result, measured_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.compare import CompareOptions
 
 
 # The versions

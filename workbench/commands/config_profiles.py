@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from workbench import __version__, catalog
 from workbench.commands.console import say
-from workbench.commands.options import ProfileOptions
+from workbench.commands.profile import ProfileOptions
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of
 from workbench.data.events import EventLog
@@ -80,7 +80,7 @@ def profile_configs(
     Returns the profiles, and whether Ctrl-C ended it early. A tool that gives nothing costs its
     config one line on standard error.
     """
-    from workbench.commands.profile import chosen_tool
+    from workbench.commands.profile_command import chosen_tool
 
     machine, profiles, stopped = machine_here(), [], False
     if not configs:

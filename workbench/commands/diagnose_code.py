@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.backend.offline import model_time
 from workbench.code.code_reading import CodeError, code_of_file
-from workbench.commands.code import chosen_device
 from workbench.commands.code_configs import ALL, devices_of
+from workbench.commands.code_report import chosen_device
 from workbench.commands.console import say_result
 from workbench.commands.diagnose_model import model_limit
 from workbench.commands.diagnosed import (
@@ -26,7 +26,7 @@ from workbench.commands.diagnosed import (
     short,
 )
 from workbench.commands.operands import Operand, config_operand
-from workbench.commands.options import CommandError, DiagnoseOptions
+from workbench.commands.options import CommandError
 from workbench.commands.run import require_triton
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.compile import CompileError, compile_config, machine_codes_of
@@ -41,6 +41,8 @@ from workbench.traces.rules import code_rules, evaluate_code, missing_of_code
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.diagnose import DiagnoseOptions
 
 QUIET = "no rule of machine code holds"
 WIDTH = 9  # of a device's name in the terminal

@@ -7,12 +7,24 @@ import keyword
 import shlex
 import tokenize
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.catalog import kernel_names, name_hint
-from workbench.commands.console import say
-from workbench.commands.options import NewKernelOptions
+from workbench.commands.field import argument, option
+from workbench.commands.options import Options
 from workbench.spec import WorkbenchError
+
+
+@dataclass(frozen=True)
+class NewKernelOptions(Options):
+    """Write a working kernel file to start from."""
+
+    name: str = argument("Name of the kernel: a Python name.")
+    folder: Path = option(Path("."), "Where to write NAME.py.")
+    like: str | None = option(
+        None, "elements, rows, tiles, matmul or attention; what its name says otherwise."
+    )
+
 
 FILES = Path(__file__).parent / "kernel_files"
 STARTER = FILES / "elements.py.txt"
@@ -91,6 +103,8 @@ class TemplateError(WorkbenchError):
 
 def run(options: NewKernelOptions) -> int:
     """Run the command. Returns its exit code."""
+    from workbench.commands.console import say
+
     path, computes = write_kernel(options.name, options.folder, options.like)
     kernel = shlex.quote(str(path))
     say(f"wrote   {path}: {computes}\ntry it  workbench sweep {kernel}")
@@ -101,6 +115,8 @@ def write_kernel(name: str, folder: Path, like: str | None = None) -> tuple[Path
     """Write a starter kernel to `folder/name.py`, which must not exist: one like `like`, or else
     what its name says. Returns its path, and what it computes. Raises TemplateError where the name
     is not usable or the file cannot be written."""
+    from workbench.catalog import kernel_names, name_hint
+
     if not name.isidentifier() or keyword.iskeyword(name):
         raise TemplateError(
             f"{name!r} is not a Python name; take letters, digits and _, as in my_gelu."

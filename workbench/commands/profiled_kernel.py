@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.operands import Operand, operands_of
-from workbench.commands.options import DEFAULT_TARGET, CommandError, ProfileOptions
+from workbench.commands.options import DEFAULT_TARGET, CommandError
 from workbench.commands.run import (
     OpenResources,
     Recorder,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.backend.prewarm import Prewarm
+    from workbench.commands.profile import ProfileOptions
 
 DEFAULT_DTYPE = "bf16"
 DEFAULT_CALLS = 10  # of tools that do not say otherwise

@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workbench.commands.options import CommandError, EvaluateOptions
+from workbench.commands.options import CommandError
+
+if TYPE_CHECKING:
+    from workbench.commands.evaluate import EvaluateOptions
 
 _TEXTS = ("file", "dtype", "device", "verdict")
 REQUESTED = ("spec", "task", "impl", "sizes", "dtype", "device", "accept_claims")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.backend.compilers import Compiler, FactsJob
@@ -13,7 +14,6 @@ from workbench.backend.version_timing import RULES, NoVersionTimes, VersionTimes
 from workbench.code.code_pair import CodePair
 from workbench.commands.code_run import run_of_versions
 from workbench.commands.comparison import comparison_of
-from workbench.commands.options import CompareOptions
 from workbench.data.events import RunState
 from workbench.data.record import Comparison, Environment, Run, key_of
 from workbench.data.store import Store
@@ -22,6 +22,9 @@ from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports.compare import COMPILERS
 from workbench.tuner.space import RecordFactory
+
+if TYPE_CHECKING:
+    from workbench.commands.compare import CompareOptions
 
 
 @dataclass
