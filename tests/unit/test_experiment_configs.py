@@ -242,7 +242,7 @@ def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole
 )
 def test_what_cannot_be_asked_is_one_sentence(experiment, context):
     with pytest.raises(ExperimentError) as caught:
-        experiment_command.EXPERIMENT.variants(context)
+        experiment.EXPERIMENT.variants(context)
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
 
@@ -382,8 +382,8 @@ def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
 @pytest.mark.parametrize("kernel", ["softmax", "copy", "lora_delta", "q4_k_matmul", "wkv7"])
 def test_other_kernels_have_other_values(experiment, kernel):
     wanted = asking(kernel)
-    variants = experiment_command.EXPERIMENT.variants(wanted)
-    (text,) = experiment_command.EXPERIMENT.analyse(
+    variants = experiment.EXPERIMENT.variants(wanted)
+    (text,) = experiment.EXPERIMENT.analyse(
         wanted, all_timed(variants, lambda variant: 1e-5 + len(variant.name) % 7 * 1e-6)
     )
     drawn = text.charts[0].series[0].x
@@ -411,9 +411,7 @@ def test_the_fastest_value_wins_and_ties_are_those_that_cannot_be_told_apart(tim
 
 
 def spoken(experiment, variants, seconds, **how):
-    (text,) = experiment_command.EXPERIMENT.analyse(
-        asking("matmul"), all_timed(variants, seconds, **how)
-    )
+    (text,) = experiment.EXPERIMENT.analyse(asking("matmul"), all_timed(variants, seconds, **how))
     return text
 
 

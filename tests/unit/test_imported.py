@@ -121,8 +121,8 @@ def test_nothing_else_executes_the_source_of_a_run():
     """Whoever reads `run.source` is listed here, with how it is guarded."""
     known = {
         "data/returned.py": 1,  # refuses one that is not empty
-        "commands/compare.py": 3,  # behind --trust
-        "commands/site.py": 1,  # the path whose differences git lists; nothing is imported
+        "commands/compare_command.py": 3,  # behind --trust
+        "commands/site_command.py": 1,  # the path whose differences git lists; nothing is imported
         "commands/trace_comparison.py": 1,  # as a name in messages
         "tuner/tuned.py": 1,  # of the run that this process made
     }

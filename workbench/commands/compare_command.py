@@ -401,7 +401,7 @@ KINDS = (  # the first that accepts
             "expect": NO_EXPECTATION,
             **dict.fromkeys(("also", "events_file"), OF_RUNS),
         },
-        "compare.compare_runs",
+        "compare_command.compare_runs",
     ),
     OperandKind(lambda options: True, {"device": NO_DEVICE, "expect": NO_EXPECTATION}, ""),
 )
