@@ -1,18 +1,13 @@
-"""The `bisect` command: find the commit that made a kernel slower."""
+"""Find the commit that made a kernel slower, by git bisect and interleaved comparisons."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from workbench.commands import field
 from workbench.commands.field import DTYPE, SIZES, argument, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class BisectOptions(field.RunOutput, Options):
-    """Find the commit that made a kernel slower, by git bisect and interleaved comparisons."""
-
     kernel: str = argument("A kernel's name, package.module, or file.")
     good: str = argument("A git revision at which it is fast.")
     bad: str = argument("A later one at which it is slow.")

@@ -1,13 +1,7 @@
-"""The `calibrate` command: time configs of each kernel over sizes that fill its space, and write
-the device's calibration, by which launches without a config choose.
-
-All outcomes are stored in the database as they are known, so the same command continues after a
-stop of any kind.
-"""
+"""Time configs of each kernel over many sizes, by which launches without a config choose."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -15,10 +9,7 @@ from workbench.commands.field import option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class CalibrateOptions(field.RunOutput, Options):
-    """Time configs of each kernel over many sizes, by which launches without a config choose."""
-
     kernel: tuple[str, ...] = option((), "A kernel of the workbench; repeated. Default: nine.")
     dtype: str | None = option(None, "fp32, fp16 or bf16; by default that of the kernel's models.")
     measure: int = option(12, "Sizes of each kernel to measure.", min=4)

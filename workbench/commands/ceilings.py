@@ -1,19 +1,14 @@
-"""The `ceilings` command: measure the ceilings of this GPU, or print those stated of a device."""
+"""Measure what this GPU reaches: bandwidths, rates, launches, copies; each checked against a
+library."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from workbench.commands import field
 from workbench.commands.field import option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class CeilingsOptions(field.RunOutput, Options):
-    """Measure what this GPU reaches: bandwidths, rates, launches, copies; each checked against a
-    library."""
-
     device: str | None = option(None, "Print the stated ceilings of this device; measure nothing.")
     require: tuple[field.Idle, ...] = field.require_idle()
 

@@ -1,8 +1,7 @@
-"""The `code` command: the machine code of a kernel, for a GPU that need not be here, or a file."""
+"""Show the machine code of a kernel or file: resources, loops, control flow, live registers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.field import DTYPE, SIZES, argument, flag, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class CodeOptions(Options):
-    """Show the machine code of a kernel or file: resources, loops, control flow, live registers."""
-
     target: str = argument("A kernel; or a .cubin, .hsaco, .amdgcn, .ptx or .ncu-rep file.")
     impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the first.")
     sizes: str | None = option(None, f"{SIZES}. Default: the Spec's first.")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from workbench.code.code_pair import CodePair, has_facts, paired
 from workbench.commands.comparison import comparison_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workbench.commands.compare import CompareOptions
     from workbench.commands.gate import GateOptions
 
-    CodeOptions = BisectOptions | CompareOptions | GateOptions
+    CodeOptions: TypeAlias = BisectOptions | CompareOptions | GateOptions
 
 
 def new_code_run(

@@ -1,18 +1,13 @@
-"""The `compare` command: compare two operands on the GPU, two stored runs, or two traces."""
+"""Compare two operands: is the right one slower? SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from workbench.commands import field
 from workbench.commands.field import DTYPE, KERNEL, SIZES, argument, flag, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class CompareOptions(field.RunOutput, Options):
-    """Compare two operands: is the right one slower? SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
-
     left: str = argument("tiles, tiles:block_m=128, a git revision, a run.", "")
     right: str = argument("The same; WORKING is the file as it is.", "")
     triton: tuple[str, str] | None = option(

@@ -1,8 +1,8 @@
-"""List the devices that a command can name."""
+"""List the devices that --device can name: name, architecture, title."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from workbench.device.hardware import Device
 
 
-@dataclass(frozen=True)
 class DevicesOptions(Options):
-    """List the devices that --device can name: name, architecture, title."""
-
     quiet: bool = field.quiet("Print only the names.")
     json: Path | None = field.json("Write all figures to this file; - is standard output.")
 

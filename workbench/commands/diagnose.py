@@ -1,9 +1,7 @@
-"""The `diagnose` command: rules on stored runs, files of profilers and machine code, ranked by what
-they may give back."""
+"""Say what the time is lost to: a stored run, files of a profiler, a kernel's machine code."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -11,10 +9,7 @@ from workbench.commands.field import SIZES, argument, flag, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class DiagnoseOptions(Options):
-    """Say what the time is lost to: a stored run, files of a profiler, a kernel's machine code."""
-
     targets: tuple[str, ...] = argument(
         "last or a run's id; files of a profiler; a kernel or file of machine code.",
         (),

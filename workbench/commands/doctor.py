@@ -1,14 +1,8 @@
-"""Check what this machine can do for the workbench, and what to install for the rest.
-
-Nothing here launches a kernel or changes a setting: it looks at files, at the path, at the
-libraries of torch, and on a Mac at what Apple's programs print; it asks NVIDIA's driver for its
-GPUs. torch itself is imported only where its libraries do not load, or where it was built for ROCm.
-The database is opened to be read only, and its file is checked for damage.
-"""
+"""Check the database and what this machine can do, and what to install for the rest."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from workbench.commands import field
@@ -16,10 +10,7 @@ from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 
 
-@dataclass(frozen=True)
 class DoctorOptions(Options):
-    """Check the database and what this machine can do, and what to install for the rest."""
-
     quiet: bool = field.quiet("Print only what is missing.")
     json: Path | None = field.json("Write the checks to this file; - is standard output.")
     database: str | None = field.database()

@@ -1,4 +1,10 @@
-"""Check the database and what this machine can do."""
+"""Check the database and what this machine can do.
+
+Nothing here launches a kernel or changes a setting: it looks at files, at the path, at the
+libraries of torch, and on a Mac at what Apple's programs print; it asks NVIDIA's driver for its
+GPUs. torch itself is imported only where its libraries do not load, or where it was built for ROCm.
+The database is opened to be read only, and its file is checked for damage.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The `evaluate` command: put all rules of one kernel, and its time, into one verdict."""
+"""Judge one kernel: is it correct, how fast is it, and which rule does it break?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,10 +12,7 @@ from workbench.commands.options import Options
 Sanitizer = Literal["sanitizer"]
 
 
-@dataclass(frozen=True)
 class EvaluateOptions(Options):
-    """Judge one kernel: is it correct, how fast is it, and which rule does it break?"""
-
     kernel: str | None = argument("A kernel's name, package.module, or file.", None)
     spec: str | None = option(
         None, "Kernel whose Spec it is held to. Default: the one in the file, which is trusted."

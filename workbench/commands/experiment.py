@@ -1,8 +1,6 @@
-"""The `experiment` command: time variants of kernels against each other, and analyse them."""
+"""Run an experiment on kernels, such as memory_vs_compute, and report a finding."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from workbench.commands import field
 from workbench.commands.field import DEVICE, DTYPE, KERNEL, SIZES, argument, option
@@ -10,10 +8,7 @@ from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 
 
-@dataclass(frozen=True)
 class ExperimentOptions(field.RunOutput, Options):
-    """Run an experiment on kernels, such as memory_vs_compute, and report a finding."""
-
     name: str | None = argument("A name, or path/to/mine.py; without it, list the names.", None)
     kernel: str | None = option(None, KERNEL)
     sizes: str | None = option(None, SIZES)

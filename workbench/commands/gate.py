@@ -1,8 +1,7 @@
-"""The `gate` command: compare a suite of kernels with a baseline, for use in CI."""
+"""Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,10 +10,7 @@ from workbench.commands.field import DTYPE, argument, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class GateOptions(field.RunOutput, Options):
-    """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
-
     IMPORTS_HERE: ClassVar[bool] = False  # it decides on what lies there
 
     baseline: str = argument("A git revision to compare the files with.")

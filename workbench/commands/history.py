@@ -1,8 +1,7 @@
-"""The `history` command: list the outcomes of earlier runs, import some, or delete old ones."""
+"""List the outcomes of earlier runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.field import argument, flag, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class HistoryOptions(Options):
-    """List the outcomes of earlier runs."""
-
     kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
     impl: str | None = option(None, "This Impl only.")
     device: str | None = option(None, "This device only.")

@@ -1,18 +1,13 @@
-"""The `measure` command: time Impls of one kernel over sizes and dtypes, beside its baselines."""
+"""Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from workbench.commands import field
 from workbench.commands.field import DEVICE, argument, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class MeasureOptions(field.RunOutput, Options):
-    """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
-
     kernel: str = argument("A kernel's name, package.module, or file.")
     impl: tuple[str, ...] = option(
         (), "tiles or tiles:block_m=128; may be repeated. Default: all Triton."

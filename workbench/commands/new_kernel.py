@@ -1,4 +1,4 @@
-"""The `new-kernel` command: write a working kernel file to start from."""
+"""Write a working kernel file to start from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import keyword
 import shlex
 import tokenize
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands.field import argument, option
@@ -15,10 +14,7 @@ from workbench.commands.options import Options
 from workbench.spec import WorkbenchError
 
 
-@dataclass(frozen=True)
 class NewKernelOptions(Options):
-    """Write a working kernel file to start from."""
-
     name: str = argument("Name of the kernel: a Python name.")
     folder: Path = option(Path("."), "Where to write NAME.py.")
     like: str | None = option(

@@ -1,17 +1,18 @@
 """What the options classes of all commands share, and where the commands are found.
 
-A command is a file of this folder: its options class, and `run(options) -> exit code`. The command
-line (`parameters.py`) is built from the fields, which `field.py` declares. `--help` imports these
-files, so they import what does the work inside `run`.
+A command is a file of this folder: its help, its options class, and `run(options) -> exit code`.
+The command line (`parameters.py`) is built from the fields, which `field.py` declares. `--help`
+imports these files, so they import what does the work inside `run`.
 """
 
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, dataclass_transform
 
 from workbench.spec import WorkbenchError
 
@@ -60,9 +61,10 @@ class OptionError(WorkbenchError, ValueError):
     """An option has a value that it cannot have; one sentence says which it may have."""
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Options:
-    """Options of a command, in the words of the command line."""
+    """Options of a command, in the words of the command line. A subclass is a dataclass, too."""
 
     COMMAND: ClassVar[str]  # two words where the first is a group: `workload tune`
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
@@ -70,8 +72,11 @@ class Options:
     IMPORTS_HERE: ClassVar[bool] = True  # modules of the current folder, after all others
 
     def __init_subclass__(cls) -> None:
-        """Take the name of the command, which the name of the file stands for."""
+        """Make the class a dataclass, of the name and with the help of the command: those of its
+        file."""
         cls.COMMAND = _NAMES[cls.__module__.rpartition(".")[2]]
+        cls.__doc__ = sys.modules[cls.__module__].__doc__
+        dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -1,8 +1,8 @@
-"""The `predict` command: the fastest configs by predicted time, without a GPU or a sweep."""
+"""Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +10,7 @@ from workbench.commands.field import DTYPE, KERNEL, SIZES, argument, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class PredictOptions(Options):
-    """Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
-
     kernel: str = argument(f"{KERNEL} Or a function: path/to/mine.py:kernel.", MISSING, "KERNEL")
     impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
     sizes: str | None = option(None, f"{SIZES}. Default: the kernel's first.")

@@ -1,11 +1,10 @@
-"""The `profile` command: profile a kernel or a program with a tool, and read what it left."""
+"""Profile a kernel or your own program with a tool, and read what it leaves."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from workbench.commands import field
@@ -34,10 +33,7 @@ TOOLS = (
 )
 
 
-@dataclass(frozen=True)
 class ProfileOptions(TakesProgram, field.RunOutput, Options):
-    """Profile a kernel or your own program with a tool, and read what it leaves."""
-
     tool: str | None = option(None, f"{TOOLS}. Default: ncu of a kernel on NVIDIA, else trace.")
     impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
     sizes: str | None = option(None, f"Of a kernel: {SIZES}.")

@@ -1,8 +1,7 @@
-"""The `read` command: KPIs, kernels, findings and checker records of the files of any profiler."""
+"""Read the files of any profiler: KPIs with their targets, and one row a kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.field import argument, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class ReadOptions(Options):
-    """Read the files of any profiler: KPIs with their targets, and one row a kernel."""
-
     files: tuple[str, ...] = argument("Files of one run, folders, .gz, .zip, or -.")
     range: str | None = option(None, "Only what was launched in host ranges of this name.")
     json: Path | None = field.json("Write all of it to this file; - is standard output.")

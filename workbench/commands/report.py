@@ -1,8 +1,7 @@
-"""The `report` command: redraw the reports of stored runs, from the database or events files."""
+"""Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.field import argument, flag, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class ReportOptions(Options):
-    """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
-
     name: str = argument("sweep, compare, measure, experiment, ceilings, trace, roofline, ...")
     runs: tuple[str, ...] = argument(
         "A run's id or its start, or an events file. Default: last.", (), "[RUN]..."

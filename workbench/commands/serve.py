@@ -1,9 +1,7 @@
-"""The `serve` command: answer programs over the Model Context Protocol, or judge a folder of
-submissions one after the other."""
+"""Answer programs over the Model Context Protocol, or judge submissions in a folder in turn."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,10 +12,7 @@ from workbench.commands.options import CommandError, Options
 from workbench.data.exits import PASSED
 
 
-@dataclass(frozen=True)
 class ServeOptions(Options):
-    """Answer programs over the Model Context Protocol, or judge submissions in a folder in turn."""
-
     mcp: bool = flag("Tools for programs, over standard input and output.", "--mcp")
     jobs: Path | None = option(None, "Judge each submission of this folder, and store verdicts.")
     spec: str | None = option(None, "Of jobs: kernel whose Spec judges.")

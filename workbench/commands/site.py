@@ -1,8 +1,7 @@
-"""The `site` command: write the history as a folder of pages that opens without a server."""
+"""Write the history as a folder of pages: curves over commits, steps, regressions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.field import argument, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class SiteOptions(Options):
-    """Write the history as a folder of pages: curves over commits, steps, regressions."""
-
     out: Path = argument("Folder to write; one that `site` wrote before is replaced.")
     repository: Path | None = option(
         None, "Folder in the repository of the commits. Default: the current one."

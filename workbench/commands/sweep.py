@@ -1,11 +1,8 @@
-"""The `sweep` command: from the options to the page and the tuned config.
-
-A sweep over several sizes is a run for each of them, and then a portfolio.
-"""
+"""Try the configs of a kernel, reject wrong results, time the others, write a page."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from workbench.commands import field
@@ -19,10 +16,7 @@ SWEEP = "tile_size"  # unless another is named
 Requirement = Literal["same-bits", "sanitizer", "idle-gpu"]
 
 
-@dataclass(frozen=True)
 class SweepOptions(field.RunOutput, Options):
-    """Try the configs of a kernel, reject wrong results, time the others, write a page."""
-
     PROGRAM: ClassVar[tuple[str, ...]] = ("python", "-m", "workbench.sweep")
 
     name: str = argument(

@@ -1,8 +1,8 @@
-"""The `tune` command: tune a @triton.jit function that the command line describes."""
+"""Tune a @triton.jit function of a file, without a Spec, for arguments that are described."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from workbench.commands.tune_options import TuneOptions
 
 
-@dataclass(frozen=True)
 class FunctionOptions(Options):
-    """Tune a @triton.jit function of a file, without a Spec, for arguments that are described."""
-
     function: str = argument("The function: path/to/mine.py:kernel.", MISSING, "FUNCTION")
     arg: tuple[str, ...] = option(
         (), "x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; repeated, once an argument."

@@ -1,9 +1,7 @@
-"""The `tuned` command: list, export, import and forget tuned configs, and write them as lists of
-`triton.Config` that the kernels' own functions take."""
+"""List the tuned configs, which launches without a config use."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -12,10 +10,7 @@ from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 
 
-@dataclass(frozen=True)
 class TunedOptions(Options):
-    """List the tuned configs, which launches without a config use."""
-
     kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
     impl: str | None = option(None, "This Impl only.")
     device: str | None = option(None, "This device only.")

@@ -1,13 +1,7 @@
-"""`workbench workload compare TABLE -- PROGRAM`: run a program with and without a tuned table in
-turns, and return a verdict on its step time.
-
-Each run is kept in `runs.jsonl` as it ends, and the page and the document are written after each
-round, so that Ctrl-C and kill -9 leave what was measured.
-"""
+"""Compare a program's step time with and without a tuned table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -15,10 +9,7 @@ from workbench.commands.field import argument, more
 from workbench.commands.options import Options, TakesProgram
 
 
-@dataclass(frozen=True)
 class WorkloadCompareOptions(TakesProgram, Options):
-    """Compare a program's step time with and without a tuned table."""
-
     table: Path = argument("The tuned table.", metavar="TABLE")
     policy: str = field.policy()
     verify: bool = field.verify()

@@ -1,4 +1,8 @@
-"""Compare a program's step time with and without a tuned table."""
+"""Run a program with and without a tuned table in turns, and return a verdict on its step time.
+
+Each run is kept in `runs.jsonl` as it ends, and the page and the document are written after each
+round, so that Ctrl-C and kill -9 leave what was measured.
+"""
 
 from __future__ import annotations
 

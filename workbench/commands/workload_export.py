@@ -1,8 +1,8 @@
-"""`workbench workload export TABLE OUT --to FORMAT`: write a tuned table as others read it."""
+"""Write a tuned table as Triton, vLLM or a Python program reads it."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +10,7 @@ from workbench.commands.field import argument, flag, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class WorkloadExportOptions(Options):
-    """Write a tuned table as Triton, vLLM or a Python program reads it."""
-
     table: Path = argument("The tuned table.", metavar="TABLE")
     out: Path = argument("File or folder to write.", metavar="OUT")
     to: str = option(MISSING, "triton-cache, vllm-moe or python.")

@@ -1,8 +1,7 @@
-"""`workbench workload merge FILE... --out FILE`: write several workloads as one."""
+"""Write several workload files as one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 
 
-@dataclass(frozen=True)
 class WorkloadMergeOptions(Options):
-    """Write several workload files as one."""
-
     files: tuple[str, ...] = field.workload_files()
     out: Path = field.file_option(Path("run.workload"), "The workload file to write.")
     quiet: bool = field.quiet("Print only the table.")

@@ -1,8 +1,7 @@
-"""`workbench workload record -- PROGRAM`: record which Triton kernels a program launches."""
+"""Run a program, and record which Triton kernels it launches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.field import more, option
 from workbench.commands.options import Options, TakesProgram
 
 
-@dataclass(frozen=True)
 class WorkloadRecordOptions(TakesProgram, Options):
-    """Run a program, and record which Triton kernels it launches."""
-
     out: Path = field.file_option(Path("run.workload"), "The workload file.")
     profile_steps: int = more(3, "Steps whose GPU time is recorded; 0 for none.", min=0)
     values: bool = more(False, "Keep the values of small integer tensors.", "--values")

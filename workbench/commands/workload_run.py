@@ -1,8 +1,8 @@
-"""`workbench workload run --tuned TABLE -- PROGRAM`: run a program with pinned configs."""
+"""Run a program with the configs of a tuned table."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +10,7 @@ from workbench.commands.field import option
 from workbench.commands.options import Options, TakesProgram
 
 
-@dataclass(frozen=True)
 class WorkloadRunOptions(TakesProgram, Options):
-    """Run a program with the configs of a tuned table."""
-
     tuned: Path = option(MISSING, "The tuned table.")
     policy: str = field.policy()
     verify: bool = field.verify()

@@ -1,8 +1,7 @@
-"""`workbench workload show FILE...`: print the kernels of a workload."""
+"""Print the kernels of a workload file, or of several as one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 
 
-@dataclass(frozen=True)
 class WorkloadShowOptions(Options):
-    """Print the kernels of a workload file, or of several as one."""
-
     files: tuple[str, ...] = field.workload_files()
     quiet: bool = field.quiet("Print only the table.")
     json: Path | None = field.json()

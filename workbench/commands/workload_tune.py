@@ -1,8 +1,7 @@
-"""`workbench workload tune FILE...`: tune the kernels of a recorded program, the longest first."""
+"""Tune the kernels of a workload, and write a tuned table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.commands import field
@@ -10,10 +9,7 @@ from workbench.commands.field import DEVICE, flag, more, option
 from workbench.commands.options import Options
 
 
-@dataclass(frozen=True)
 class WorkloadTuneOptions(Options):
-    """Tune the kernels of a workload, and write a tuned table."""
-
     files: tuple[str, ...] = field.workload_files()
     tuned: Path = option(Path("tuned.json"), "The tuned table to write.")
     budget: str = option("10m", "Time for all signatures: 30s, 10m, 2h.")
