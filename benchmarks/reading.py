@@ -222,7 +222,7 @@ def contents(most: int | None = None) -> dict[str, bytes]:
 
 def outcome(name: str, data: bytes, folder: Path) -> str:
     """Return how reading a file ends: a result, a sentence, or else the fault."""
-    from workbench.commands.trace_reading import summarise
+    from workbench.commands.read import summarise
     from workbench.commands.traces import as_run
     from workbench.data.plain import check_fields
     from workbench.data.record import dumps, loads

@@ -91,12 +91,8 @@ def _run(options: Options) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     find_modules_here(options.IMPORTS_HERE)
     options = options.resolve_names()
-    more: dict[str, Any] = {}
-    with prewarm_bytecode() if gpu_shown() else nullcontext():
-        if options.COMMAND == "predict":  # then it may spare the imports of torch and Triton
-            more["process_ends"] = True
-        with named_parts():
-            code: int = module_of(options.COMMAND).run(options, **more)
+    with prewarm_bytecode() if gpu_shown() else nullcontext(), named_parts():
+        code: int = module_of(options.COMMAND).run(options)
     return code
 
 

@@ -12,7 +12,7 @@ import deployed_program
 import pytest
 from deployed_program import entry
 
-from workbench.commands import workload_deployment, workload_formats
+from workbench.commands import workload_export, workload_run
 from workbench.commands.options import OptionError
 from workbench.commands.workload_export import WorkloadExportOptions
 from workbench.commands.workload_run import WorkloadRunOptions
@@ -124,14 +124,14 @@ def test_a_wrong_variable_is_a_note_and_ends_the_program_under_the_policy_error(
 )
 def test_mistaken_command_lines_of_run_are_sentences(options, error, words):
     with pytest.raises(error, match=words):
-        workload_deployment.run_program(WorkloadRunOptions(Path("no.json"), **options))
+        workload_run.run(WorkloadRunOptions(Path("no.json"), **options))
 
 
 # Exports
 
 
 def exported(table, out, to, *, trust=True):
-    return workload_formats.export_table(WorkloadExportOptions(table, out, to, trust))
+    return workload_export.run(WorkloadExportOptions(table, out, to, trust))
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "gfx942"])

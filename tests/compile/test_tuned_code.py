@@ -9,7 +9,7 @@ from kernel_cases import triton_impls
 from workbench import catalog
 from workbench.catalog.source import code_hash
 from workbench.commands.new_kernel import write_kernel
-from workbench.commands.tuned_entries import code
+from workbench.commands.tuned import code
 from workbench.compile import CompileError, compile_launches
 from workbench.compile.launches import capture_launches
 from workbench.data.tuned_cache import Entry

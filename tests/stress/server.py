@@ -26,7 +26,7 @@ IMPORTED = (
     "workbench.reports.measure", "workbench.experiments", "workbench.commands.sweep_command",
     "workbench.commands.measure_command", "workbench.commands.compare_command",
     "workbench.commands.experiment_command", "workbench.commands.gate_command",
-    "workbench.commands.report_pages", "workbench.commands.doctor_checks",
+    "workbench.commands.report_pages", "workbench.commands.doctor",
 )  # fmt: skip
 
 

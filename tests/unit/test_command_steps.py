@@ -15,12 +15,12 @@ import synthetic
 from workbench.api import notebook, outcome_table, results
 from workbench.commands import (
     capture,
-    history_table,
+    history,
     instrumentation,
     stored,
     version_verdicts,
-    workload_deployment,
-    workload_formats,
+    workload_export,
+    workload_run,
 )
 from workbench.commands.options import OptionError
 from workbench.commands.workload_record import WorkloadRecordOptions
@@ -100,32 +100,32 @@ def test_a_program_is_there_and_its_processes_heed_the_startup(monkeypatch):
 def test_a_run_ends_as_its_program_or_by_a_difference(monkeypatch, stopped, ended, ranks, code):
     said, written = [], []
     table = Path("t.json")
-    monkeypatch.setattr(workload_deployment, "check_options", lambda options: None)
-    monkeypatch.setattr(workload_deployment, "program_words", list)
-    monkeypatch.setattr(workload_deployment, "prints_aside", lambda options: False)
-    monkeypatch.setattr(workload_deployment, "run_child", lambda words, **more: SimpleNamespace(
+    monkeypatch.setattr(workload_run, "check_options", lambda options: None)
+    monkeypatch.setattr("workbench.workload.program_runner.program_words", list)
+    monkeypatch.setattr(workload_run, "prints_aside", lambda options: False)
+    monkeypatch.setattr("workbench.traces.profilers.running.child.run_child", lambda words, **more: SimpleNamespace(
         stopped=stopped, code=ended))  # fmt: skip
-    monkeypatch.setattr(workload_deployment, "stopped_by", lambda signal: f"stopped by {signal}")
-    monkeypatch.setattr(workload_deployment, "differing", lambda processes: ranks)
-    monkeypatch.setattr(workload_deployment, "console_for", lambda options: "console")
-    monkeypatch.setattr(workload_deployment, "say_result", lambda console, text: said.append(text))
-    monkeypatch.setattr(workload_deployment, "write_result", lambda *words, **more: written.append(
+    monkeypatch.setattr(workload_run, "stopped_by", lambda signal: f"stopped by {signal}")
+    monkeypatch.setattr(workload_run, "differing", lambda processes: ranks)
+    monkeypatch.setattr(workload_run, "console_for", lambda options: "console")
+    monkeypatch.setattr(workload_run, "say_result", lambda console, text: said.append(text))
+    monkeypatch.setattr("workbench.commands.result.write_result", lambda *words, **more: written.append(
         (words[2], more["difference"])) or words[2])  # fmt: skip
-    monkeypatch.setattr(workload_deployment, "COULD_NOT_RUN", 2)
+    monkeypatch.setattr(workload_run, "COULD_NOT_RUN", 2)
     options = SimpleNamespace(program=["x"], policy="tune", verify=True, tuned=table)
-    assert workload_deployment.run_program(options) == code and written == [(code, ranks or None)]
+    assert workload_run.run(options) == code and written == [(code, ranks or None)]
     assert said == [
         "t.json: no key of an autotuned function was looked up.",
         *filter(None, [ranks]),
     ]
     options.verify = False
-    assert workload_deployment.run_program(options) == ("stopped by 2" if stopped else ended)
+    assert workload_run.run(options) == ("stopped by 2" if stopped else ended)
 
 
 def test_what_is_left_out_of_an_export_is_counted():
     entries = [SimpleNamespace(module="m", function=f) for f in "aab"]
     left = SimpleNamespace(left_out=[(e, "x") for e in entries])
-    assert workload_formats.reasons(left) == {("m.a", "x"): 2, ("m.b", "x"): 1}
+    assert workload_export.reasons(left) == {("m.a", "x"): 2, ("m.b", "x"): 1}
 
 
 def test_columns_that_are_empty_are_left_out():
@@ -202,18 +202,18 @@ def test_a_user_is_asked_before_anything_is_deleted(monkeypatch, answer, agreed)
     said = []
     stdin = io.StringIO(answer)
     stdin.isatty = lambda: True
-    monkeypatch.setattr(history_table.sys, "stdin", stdin)
-    monkeypatch.setattr(history_table, "say", said.append)
-    assert history_table._confirm() is agreed
+    monkeypatch.setattr(history.sys, "stdin", stdin)
+    monkeypatch.setattr(history, "say", said.append)
+    assert history._confirm() is agreed
     assert said == ["Delete them? [y/N]", *([] if agreed else ["Nothing was deleted."])]
     stdin.isatty = lambda: False
-    with pytest.raises(history_table.HistoryError, match="add --yes"):
-        history_table._confirm()
+    with pytest.raises(history.HistoryError, match="add --yes"):
+        history._confirm()
 
 
 def test_moments_and_damaged_rows():
     spans = {"2h": 7200.0, "3d": 259200.0, "1w": 604800.0, "1y": 31536000.0}
-    assert {text: 1e9 - history_table._parse_moment(text, 1e9) for text in spans} == spans
+    assert {text: 1e9 - history._parse_moment(text, 1e9) for text in spans} == spans
     text = {n: stored.damage_text(SimpleNamespace(damaged=n, name="h")) for n in (1, 2)}
     assert text[1].startswith("1 row of h cannot be used and is left out")
     assert text[2].startswith("2 rows of h cannot be used and are left out")

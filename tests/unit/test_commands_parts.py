@@ -28,10 +28,10 @@ from workbench.commands import (
     traces,
     tune_function,
     tune_words,
-    tuned_entries,
+    tuned,
     version_verdicts,
     workload_comparison,
-    workload_deployment,
+    workload_run,
     workload_tuning,
 )
 from workbench.commands.options import CommandError, OptionError
@@ -477,11 +477,9 @@ def test_processes_that_choose_differently_are_named():
         [lookup("f", ("1",), "a"), lookup("g", ("1",), "")],
         [lookup("f", ("1",), "a"), lookup("g", ("1",), "b")],
     ]
-    assert workload_deployment.differing(same) == ""
+    assert workload_run.differing(same) == ""
     other = [*same, [lookup("f", ("1",), "c")]]
-    assert "Processes 0 and 2" in workload_deployment.differing(other).replace(
-        "Process ", "Processes "
-    )
+    assert "Processes 0 and 2" in workload_run.differing(other).replace("Process ", "Processes ")
 
 
 # The tuning of a workload
@@ -1129,7 +1127,7 @@ def test_tuned_configs_are_shown_merged_and_forgotten(tmp_path, capsys):
                 | given
             )
         )
-        return tuned_entries.use(options, to), out.getvalue()
+        return tuned.use(options, to), out.getvalue()
 
     shown, text = use()
     assert (
@@ -1155,8 +1153,8 @@ def test_tuned_configs_are_shown_merged_and_forgotten(tmp_path, capsys):
         with pytest.raises(TunedError, match=words):
             use(**given)
     assert "Nothing is tuned that matches" in use(kernel="none")[1]
-    narrow = lines_of(lambda to: tuned_entries.show_entries([entry()], to), 139)
-    wide = lines_of(lambda to: tuned_entries.show_entries([entry()], to), 140)
+    narrow = lines_of(lambda to: tuned.show_entries([entry()], to), 139)
+    wide = lines_of(lambda to: tuned.show_entries([entry()], to), 140)
     assert "versions" not in narrow[0] and "versions" in wide[0]
 
 

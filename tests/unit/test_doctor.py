@@ -13,36 +13,36 @@ from mac_programs import ON_BATTERY, PROGRAMS, run
 from rich.console import Console
 
 from metal_shim import compiler
-from workbench.commands import doctor_checks
-from workbench.commands.doctor_checks import Check, examine, show
+from workbench.commands import doctor
+from workbench.commands.doctor import Check, examine, show
 from workbench.device import cuda_driver
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, DriverFailed
 from workbench.device.hardware import DEVICES
 from workbench.traces.profilers.running import machine
 from workbench.traces.profilers.running.machine import Machine
 
-FAULT = doctor_checks._torch_fault
+FAULT = doctor._torch_fault
 
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch, tmp_path):
     """No GPU, driver, program or browser; each test adds what it is about."""
-    monkeypatch.setattr(doctor_checks, "torch_build", lambda: {})
-    monkeypatch.setattr(doctor_checks, "_torch_fault", lambda folder: None)
-    monkeypatch.setattr(doctor_checks, "NVIDIA_PROC", tmp_path / "nvidia")
-    monkeypatch.setattr(doctor_checks, "AMD_DRIVER", tmp_path / "amdgpu")
-    monkeypatch.setattr(doctor_checks, "OWN_STATUS", tmp_path / "status")
-    monkeypatch.setattr(doctor_checks.shutil, "which", lambda name, **_: None)
-    monkeypatch.setattr(doctor_checks, "_version", lambda package: None)
-    monkeypatch.setattr(doctor_checks, "_package_folder", lambda package: None)
-    monkeypatch.setattr(doctor_checks.sys, "platform", "linux")
+    monkeypatch.setattr(doctor, "torch_build", lambda: {})
+    monkeypatch.setattr(doctor, "_torch_fault", lambda folder: None)
+    monkeypatch.setattr(doctor, "NVIDIA_PROC", tmp_path / "nvidia")
+    monkeypatch.setattr(doctor, "AMD_DRIVER", tmp_path / "amdgpu")
+    monkeypatch.setattr(doctor, "OWN_STATUS", tmp_path / "status")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name, **_: None)
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    monkeypatch.setattr(doctor, "_package_folder", lambda package: None)
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
     monkeypatch.delenv("CC", raising=False)
     for name in ("_first_clang", "_zig"):  # neither what other tests looked up, nor for them
         uncached = getattr(compiler, name).__wrapped__
         monkeypatch.setattr(compiler, name, uncached)
     monkeypatch.setattr(machine, "machine_here", lambda: Machine("python"))
-    monkeypatch.setattr(doctor_checks, "history_file", lambda: tmp_path / "none.db")
+    monkeypatch.setattr(doctor, "history_file", lambda: tmp_path / "none.db")
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ GPUS = (CudaGpu("NVIDIA H200", 140 << 30), CudaGpu("NVIDIA A100", 80 << 30))
 
 
 def machine_with(monkeypatch, driver, cuda="13.0"):
-    monkeypatch.setattr(doctor_checks, "torch_build", lambda: {"cuda": cuda})
-    monkeypatch.setattr(doctor_checks, "cuda_driver", driver)
+    monkeypatch.setattr(doctor, "torch_build", lambda: {"cuda": cuda})
+    monkeypatch.setattr(doctor, "cuda_driver", driver)
 
 
 def test_every_gpu_is_named_with_its_memory(monkeypatch, look):
@@ -134,7 +134,7 @@ def test_a_build_for_rocm_is_asked_itself(monkeypatch, look):
         get_device_properties=lambda index: SimpleNamespace(name="MI300X", total_memory=192 << 30),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(doctor_checks, "torch_build", lambda: {"hip": "7.0"})
+    monkeypatch.setattr(doctor, "torch_build", lambda: {"hip": "7.0"})
     assert look("GPU 0").result == "MI300X, 192 GiB"
 
 
@@ -143,9 +143,9 @@ def test_a_broken_torch_is_a_finding(monkeypatch, look, tmp_path):
     write(tmp_path / "torch" / "lib" / "libtorch_python.so", "no library")
     write(tmp_path / "torch" / "__init__.py", "raise ImportError('libcudnn.so.9: cannot open')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(doctor_checks, "_torch_fault", FAULT)
-    monkeypatch.setattr(doctor_checks, "_package_folder", lambda package: tmp_path / package)
-    monkeypatch.setattr(doctor_checks, "_version", lambda package: "2.13.0")
+    monkeypatch.setattr(doctor, "_torch_fault", FAULT)
+    monkeypatch.setattr(doctor, "_package_folder", lambda package: tmp_path / package)
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
     assert look("GPU").ok is None
     assert look("GPU").result.endswith("imported: ImportError: libcudnn.so.9: cannot open")
     assert look("torch").ok is False and "libcudnn.so.9" in look("torch").result
@@ -208,12 +208,12 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch):
     ],
 )
 def test_the_nvidia_driver_has_its_version(look, text, result):
-    write(doctor_checks.NVIDIA_PROC / "version", text)
+    write(doctor.NVIDIA_PROC / "version", text)
     assert look("GPU driver") == Check("GPU driver", True, f"NVIDIA {result}")
 
 
 def test_the_amd_driver_has_its_version(look):
-    write(doctor_checks.AMD_DRIVER, "6.14.14\n")
+    write(doctor.AMD_DRIVER, "6.14.14\n")
     assert look("GPU driver").result == "amdgpu 6.14.14"
 
 
@@ -236,8 +236,8 @@ def test_without_a_driver_nothing_is_said_of_counters(look):
 )
 def test_counters_need_the_setting_or_the_capability(look, only_admin, capabilities, ok):
     text = f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {only_admin}\n"
-    write(doctor_checks.NVIDIA_PROC / "params", text)
-    write(doctor_checks.OWN_STATUS, status(*capabilities))
+    write(doctor.NVIDIA_PROC / "params", text)
+    write(doctor.OWN_STATUS, status(*capabilities))
     finding = look(COUNTERS)
     assert finding.ok is ok
     assert ok or "NVreg_RestrictProfilingToAdminUsers=0" in finding.remedy
@@ -245,8 +245,8 @@ def test_counters_need_the_setting_or_the_capability(look, only_admin, capabilit
 
 @pytest.mark.parametrize("user", [0, 1000])
 def test_where_capabilities_cannot_be_read_root_decides(monkeypatch, look, user):
-    write(doctor_checks.NVIDIA_PROC / "params", "RmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(doctor_checks.os, "geteuid", lambda: user, raising=False)
+    write(doctor.NVIDIA_PROC / "params", "RmProfilingAdminOnly: 1\n")
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: user, raising=False)
     assert look(COUNTERS).ok is (user == 0)
 
 
@@ -262,15 +262,15 @@ def test_where_capabilities_cannot_be_read_root_decides(monkeypatch, look, user)
     ],
 )
 def test_torch_says_what_it_was_built_for(monkeypatch, look, build, words):
-    monkeypatch.setattr(doctor_checks, "torch_build", lambda: build)
-    monkeypatch.setattr(doctor_checks, "_version", lambda package: "2.13.0")
+    monkeypatch.setattr(doctor, "torch_build", lambda: build)
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
     assert look("torch").result == f"2.13.0, built {words}"
 
 
 @pytest.fixture
 def triton(monkeypatch, tmp_path):
     folder = tmp_path / "site" / "triton"
-    monkeypatch.setattr(doctor_checks, "_package_folder", lambda package: folder)
+    monkeypatch.setattr(doctor, "_package_folder", lambda package: folder)
     return folder
 
 
@@ -292,7 +292,7 @@ def test_tools_in_tritons_wheel_count(triton, look):
 
 def test_the_path_comes_before_the_wheel(monkeypatch, triton, look):
     write(triton / "backends" / "nvidia" / "bin" / "nvdisasm", "")
-    monkeypatch.setattr(doctor_checks.shutil, "which", lambda name: f"/cuda/bin/{name}")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/cuda/bin/{name}")
     assert look("nvdisasm").result == "/cuda/bin/nvdisasm"
 
 
@@ -308,7 +308,7 @@ def test_the_path_comes_before_the_wheel(monkeypatch, triton, look):
 )
 def test_the_compiler_is_the_one_that_triton_would_take(monkeypatch, look, cc, there, result):
     monkeypatch.setattr(
-        doctor_checks.shutil, "which", lambda name: f"/usr/bin/{name}" if name in there else None
+        doctor.shutil, "which", lambda name: f"/usr/bin/{name}" if name in there else None
     )
     if cc:
         monkeypatch.setenv("CC", cc)
@@ -316,10 +316,10 @@ def test_the_compiler_is_the_one_that_triton_would_take(monkeypatch, look, cc, t
     assert (finding.result == result) if result else (finding.ok is False)
 
 
-@pytest.mark.parametrize("name", [*doctor_checks.PROFILERS, *doctor_checks.BINARY_TOOLS])
+@pytest.mark.parametrize("name", [*doctor.PROFILERS, *doctor.BINARY_TOOLS])
 def test_programs_on_the_path_are_found(monkeypatch, look, name):
     monkeypatch.setattr(
-        doctor_checks.shutil,
+        doctor.shutil,
         "which",
         lambda context: f"/bin/{context}" if context == name else None,
     )
@@ -334,9 +334,9 @@ OF_XCODE = {"xcodebuild": "Xcode 16.1\nBuild version 16B40", "xcrun": XCTRACE}
 
 
 def mac_with(monkeypatch, programs, device=True):
-    monkeypatch.setattr(doctor_checks.sys, "platform", "darwin")
-    monkeypatch.setattr(doctor_checks, "output_of", lambda *words: run(*words, programs=programs))
-    monkeypatch.setattr(doctor_checks, "metal_device", lambda: device)
+    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    monkeypatch.setattr(doctor, "output_of", lambda *words: run(*words, programs=programs))
+    monkeypatch.setattr(doctor, "metal_device", lambda: device)
 
 
 def test_a_mac_has_its_metal_device_xcode_and_power(monkeypatch, look):
@@ -356,7 +356,7 @@ def test_what_a_mac_lacks_has_a_remedy(monkeypatch, look):
     for name in ("Xcode", "xctrace"):
         assert look(name).ok is False and "xcode-select" in look(name).remedy
     assert look("power").ok is False and look("power").remedy == "plug it in"
-    monkeypatch.setattr(doctor_checks, "metal_device", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "metal_device", lambda: 1 / 0)
     assert look("Metal device").ok is None
 
 
@@ -377,7 +377,7 @@ def test_the_tools_that_profile_could_use(monkeypatch, look):
 def test_a_browser_of_playwright_is_found(monkeypatch, look, tmp_path):
     name = "Chromium for the web tests"
     assert "pip install playwright" in look(name).remedy
-    monkeypatch.setattr(doctor_checks, "_version", lambda package: "1.0")
+    monkeypatch.setattr(doctor, "_version", lambda package: "1.0")
     assert "playwright install chromium" in look(name).remedy
     (tmp_path / "browsers" / "chromium-1200").mkdir(parents=True)
     assert look(name).result == "chromium-1200"
@@ -387,9 +387,9 @@ def test_mlx_launches_on_macos_and_is_optional_on_linux(monkeypatch, look):
     assert look("MLX").ok is None and "mlx[cpu]" in look("MLX").remedy
     mac_with(monkeypatch, {}, device=False)
     assert look("MLX").ok is False
-    monkeypatch.setattr(doctor_checks, "_version", lambda package: "0.30")
+    monkeypatch.setattr(doctor, "_version", lambda package: "0.30")
     assert look("MLX") == Check("MLX", True, "0.30")
-    monkeypatch.setattr(doctor_checks.sys, "platform", "linux")
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
     assert look("MLX").ok and "second reference" in look("MLX").result
 
 
@@ -403,19 +403,17 @@ def test_a_compiler_that_emulates_metal_kernels_is_named_or_its_package(look, mo
     assert look(name).ok is None
 
 
-@pytest.mark.parametrize("package", doctor_checks.PACKAGES)
+@pytest.mark.parametrize("package", doctor.PACKAGES)
 def test_a_missing_package_comes_with_its_use(look, package):
     finding = look(f"package {package}")
-    assert finding.remedy == f"pip install {package}, for {doctor_checks.PACKAGES[package]}"
+    assert finding.remedy == f"pip install {package}, for {doctor.PACKAGES[package]}"
 
 
 def test_versions_and_folders_are_asked_of_python_itself(monkeypatch):
     monkeypatch.undo()
-    assert (
-        doctor_checks._version("hypothesis") and doctor_checks._version("no-such-package") is None
-    )
-    assert (doctor_checks._package_folder("hypothesis") / "__init__.py").exists()
-    assert doctor_checks._package_folder("no_such_package") is None
+    assert doctor._version("hypothesis") and doctor._version("no-such-package") is None
+    assert (doctor._package_folder("hypothesis") / "__init__.py").exists()
+    assert doctor._package_folder("no_such_package") is None
 
 
 # The history
@@ -507,4 +505,4 @@ def test_a_password_is_never_shown(history, look, password):
     ],
 )
 def test_a_password_is_not_shown_of_an_address_that_cannot_be_parsed(url, shown):
-    assert doctor_checks._hide_password(url, url) == shown
+    assert doctor._hide_password(url, url) == shown

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from rich.console import Console
 
 import workbench
-from workbench.commands.history_table import HEADINGS, fitting_widths, history_table, show_history
+from workbench.commands.history import HEADINGS, fitting_widths, history_table, show_history
 from workbench.data import database as module
 from workbench.data.database import (
     SCHEMA,

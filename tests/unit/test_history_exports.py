@@ -32,7 +32,7 @@ def export(monkeypatch, tmp_path):
 
     def go(rows, form):
         file = tmp_path / "exported.json"
-        monkeypatch.setattr("workbench.commands.history_table.show_history", lambda *_: rows)
+        monkeypatch.setattr("workbench.commands.history.show_history", lambda *_: rows)
         url = f"sqlite:///{tmp_path}/h.db"
         open_history(url).close()
         assert run(HistoryOptions(database=url, export=(f"{form}={file}",))) == 0

@@ -269,7 +269,7 @@ def drawn(tmp_path_factory):
 @given(data=st.data())
 def test_any_damage_is_left_out_or_does_no_harm(drawn, data):
     """What is loaded can be stored, listed, selected from and put into words."""
-    from workbench.commands.history_table import history_table
+    from workbench.commands.history import history_table
     from workbench.data.selection import select
     from workbench.reports.selection_sentence import sentence
 

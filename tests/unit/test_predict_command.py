@@ -86,7 +86,7 @@ def test_the_command_needs_neither_torch_nor_triton_and_says_the_same():
     kernel uses them as it is imported."""
     code = (
         "import sys; from workbench import catalog; from workbench.cli import main; "
-        "from workbench.commands.predict_ranking import spec_without_triton; "
+        "from workbench.commands.predict import spec_without_triton; "
         "main('predict rope --device h200 --json -'.split()); "
         "[spec_without_triton(name) for name in catalog.kernel_names()]; "
         "sys.exit('torch' in sys.modules or 'triton' in sys.modules)"

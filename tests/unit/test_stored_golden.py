@@ -10,7 +10,7 @@ from nightly import at_night
 
 from workbench import cli
 from workbench.commands.report import draw
-from workbench.commands.tuned_entries import bits_text
+from workbench.commands.tuned import bits_text
 from workbench.data.database import History, open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Finding, Measured, Record, Run

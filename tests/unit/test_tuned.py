@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from workbench import cli
 from workbench.adapted import launch
 from workbench.catalog.source import code_hash, file_hash
-from workbench.commands.tuned_entries import code, merge
+from workbench.commands.tuned import code, merge
 from workbench.data import tuned_cache
 from workbench.data.record import Record
 from workbench.data.selection import config_key, select

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recorded_workloads import damaged, signatures, workloads
 
 from workbench import cli
-from workbench.commands import workload_merge, workload_record, workload_recording
+from workbench.commands import workload_merge, workload_record
 from workbench.commands.options import OptionError
 from workbench.commands.workload_merge import WorkloadMergeOptions
 from workbench.commands.workload_record import WorkloadRecordOptions
@@ -271,7 +271,7 @@ def test_launches_beyond_the_kept_signatures_are_counted_and_named():
 )
 def test_mistaken_command_lines_are_sentences(target, words):
     with pytest.raises(OptionError, match=words):
-        workload_recording.record_program(WorkloadRecordOptions(target=target))
+        workload_record.run(WorkloadRecordOptions(target=target))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def predict(
         return PredictResult(call(options, False))
     if grid is None:
         raise WorkbenchError("Name the grid of the launch: predict(kernel, args, grid=...).")
-    from workbench.commands.predict_ranking import predict_function
+    from workbench.commands.predict import predict_function
 
     options = PredictOptions(getattr(kernel, "__name__", "function"), device=device)
     given = tuple(args), dict(kwargs or {})

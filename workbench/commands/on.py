@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 import workbench
 from workbench.commands.console import note, say
 from workbench.commands.options import CommandError
-from workbench.commands.tuned_entries import merge
+from workbench.commands.tuned import merge
 from workbench.data.database import open_history
 from workbench.data.files import reason_of
 from workbench.data.temporary import temporary_folder

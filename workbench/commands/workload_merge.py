@@ -18,7 +18,7 @@ class WorkloadMergeOptions(Options):
 
 def run(options: WorkloadMergeOptions) -> int:
     """Run the command. Returns its exit code. Raises WorkloadError."""
-    from workbench.commands.workload_table import show
+    from workbench.commands.workload_show import show
     from workbench.workload.file import read_all, write
 
     workload = read_all(options.files)

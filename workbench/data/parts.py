@@ -48,11 +48,7 @@ PARTS: Mapping[str, PackagePart] = {
     ),
     "workload": PackagePart(
         ("workbench.workload",),
-        (
-            *("commands.workload_comparison", "commands.workload_deployment"),
-            *("commands.workload_formats", "commands.workload_recording"),
-            *("commands.workload_table", "commands.workload_tuning", "reports.workload"),
-        ),
+        ("commands.workload_comparison", "commands.workload_tuning", "reports.workload"),
         ("traces",),
     ),
     "metal": PackagePart(
