@@ -13,17 +13,19 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import typer
 
+from workbench.commands.console import say
 from workbench.commands.options import COMMANDS, Options, module_of, options_of
 from workbench.commands.parameters import add_commands
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
 from workbench.data.parts import named_parts
+from workbench.spec import WorkbenchError
 
 
 def _print_version(wanted: bool) -> None:
@@ -90,7 +92,6 @@ def _run(options: Options) -> int:
         # processes are slow: 2.3 s for 0.6.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     find_modules_here(options.IMPORTS_HERE)
-    options = options.resolve_names()
     with prewarm_bytecode() if gpu_shown() else nullcontext(), named_parts():
         code: int = module_of(options.COMMAND).run(options)
     return code
@@ -160,13 +161,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return main(words)
     from workbench.backend.supervisor import supervise
 
-    return supervise(lambda: main(words), _tell)
-
-
-def _tell(text: str) -> None:
-    from workbench.commands.console import say  # only now: `--help` does not need it
-
-    say(text, err=True)
+    return supervise(lambda: main(words), partial(say, err=True))
 
 
 def _take_debug(words: list[str]) -> bool:
@@ -254,8 +249,6 @@ def _like(error: UnicodeError) -> tuple[str, int]:
 def find_modules_here(imports: bool) -> None:
     """Let `--kernel package.module` be in the current folder, if this process `imports` from there.
     Raises WorkbenchError where that folder is gone."""
-    from workbench.spec import WorkbenchError
-
     try:
         here = os.getcwd()
     except OSError:
@@ -294,9 +287,6 @@ def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
     """Print an error as one sentence. Returns the exit code: that of a fault of the workbench for
     one that is not foreseen, whose traceback is written to a file, or printed with `--debug`; that
     of Ctrl-C for one that came after the command was `stopped`."""
-    from workbench.commands.console import say  # imported here, since `--help` does not need it
-    from workbench.spec import WorkbenchError
-
     # Typer's errors are click's in older releases and its own in newer ones, hence no isinstance.
     if type(error).__name__ == "Abort":
         return _report_stop()

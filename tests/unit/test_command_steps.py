@@ -14,9 +14,9 @@ import synthetic
 
 from workbench.api import notebook, outcome_table, results
 from workbench.commands import (
-    capture,
     history,
     instrumentation,
+    profiled_kernel,
     stored,
     version_verdicts,
     workload_export,
@@ -103,14 +103,16 @@ def test_a_run_ends_as_its_program_or_by_a_difference(monkeypatch, stopped, ende
     monkeypatch.setattr(workload_run, "check_options", lambda options: None)
     monkeypatch.setattr("workbench.workload.program_runner.program_words", list)
     monkeypatch.setattr(workload_run, "prints_aside", lambda options: False)
-    monkeypatch.setattr("workbench.traces.profilers.running.child.run_child", lambda words, **more: SimpleNamespace(
-        stopped=stopped, code=ended))  # fmt: skip
+    end = SimpleNamespace(stopped=stopped, code=ended)
+    child = "workbench.traces.profilers.running.child.run_child"
+    monkeypatch.setattr(child, lambda words, **more: end)
     monkeypatch.setattr(workload_run, "stopped_by", lambda signal: f"stopped by {signal}")
     monkeypatch.setattr(workload_run, "differing", lambda processes: ranks)
     monkeypatch.setattr(workload_run, "console_for", lambda options: "console")
     monkeypatch.setattr(workload_run, "say_result", lambda console, text: said.append(text))
-    monkeypatch.setattr("workbench.commands.result.write_result", lambda *words, **more: written.append(
-        (words[2], more["difference"])) or words[2])  # fmt: skip
+    monkeypatch.setattr("workbench.commands.result.write_result",
+        lambda *words, **more: written.append((words[2], more["difference"])) or words[2],
+    )  # fmt: skip
     monkeypatch.setattr(workload_run, "COULD_NOT_RUN", 2)
     options = SimpleNamespace(program=["x"], policy="tune", verify=True, tuned=table)
     assert workload_run.run(options) == code and written == [(code, ranks or None)]
@@ -247,13 +249,15 @@ def test_verdicts_of_versions_are_stored_once_begun():
 def test_a_new_capture_has_a_name_of_its_own(tmp_path):
     day = date(2026, 11, 24)
     first = tmp_path / "softmax_2026-11-24.gputrace"
-    assert capture.trace_path("softmax", day, tmp_path) == first
+    assert profiled_kernel.trace_path("softmax", day, tmp_path) == first
     first.mkdir()
     second = tmp_path / "softmax_2026-11-24_2.gputrace"
-    assert capture.trace_path("softmax", day, tmp_path) == second
+    assert profiled_kernel.trace_path("softmax", day, tmp_path) == second
     second.mkdir()
-    assert capture.trace_path("softmax", day, tmp_path).name == "softmax_2026-11-24_3.gputrace"
+    assert (
+        profiled_kernel.trace_path("softmax", day, tmp_path).name == "softmax_2026-11-24_3.gputrace"
+    )
     options = SimpleNamespace(impl="rows", sizes=None, dtype="bf16", calls=4)
-    assert capture.words_of(options, "calls") == [
+    assert profiled_kernel.words_of(options, "calls") == [
         *("--impl", "rows", "--dtype", "bf16", "--calls", "4"),
     ]

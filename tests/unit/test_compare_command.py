@@ -22,7 +22,7 @@ from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog, cli
-from workbench.commands import apart
+from workbench.commands import gate_command
 from workbench.commands.compare import CompareOptions
 from workbench.commands.compare_command import CompareCommand
 from workbench.commands.gate import GateOptions
@@ -449,16 +449,16 @@ def test_a_gate_decides_on_what_its_measuring_process_sends(
 
 def test_what_a_child_sends_is_a_result_an_error_or_nothing(monkeypatch):
     """The supervisor runs it in a process of its own; here it is the same one."""
-    monkeypatch.setattr(apart, "supervise", lambda command, tell: command())
-    assert apart.apart(lambda: {"a": [1]}) == {"a": [1]}
+    monkeypatch.setattr(gate_command, "supervise", lambda command, tell: command())
+    assert gate_command.apart(lambda: {"a": [1]}) == {"a": [1]}
 
     def fails():
         raise WorkbenchError("no such thing; do this.")
 
     with pytest.raises(CommandError, match="no such thing; do this"):
-        apart.apart(fails)
-    monkeypatch.setattr(apart, "supervise", lambda command, tell: 0)  # os._exit(0)
-    assert apart.apart(dict) is None
+        gate_command.apart(fails)
+    monkeypatch.setattr(gate_command, "supervise", lambda command, tell: 0)  # os._exit(0)
+    assert gate_command.apart(dict) is None
 
 
 # What a kernel's file becomes, by how it stood at the baseline and how it stands now: the exit code

@@ -68,8 +68,7 @@ class BisectCommand:
 
     def go(self) -> int:
         """Run to the end. Returns 0 where the commit was located, 3 where some were left undecided,
-        2 where BAD is not slower than GOOD, or 130 after Ctrl-C. Raises the errors of the parts,
-        each of which is one sentence."""
+        2 where BAD is not slower than GOOD, or 130 after Ctrl-C."""
         options = self.options
         spec = catalog.spec_of(options.kernel)
         check_dtype(spec, options.dtype)

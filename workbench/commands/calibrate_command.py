@@ -100,8 +100,7 @@ class CalibrateCommand:
     begun: Problem | None = None  # by the backend
 
     def go(self) -> int:
-        """Run to the end. Returns the exit code: 0; 2 where nothing was measured; 130 after Ctrl-C.
-        Raises the errors of the parts, each of which is one sentence."""
+        """Run to the end. Returns 0, 2 where nothing was measured, or 130 after Ctrl-C."""
         options = self.options
         check_outputs(options)
         check_file(options.to, "--to")

@@ -88,7 +88,7 @@ class CeilingsCommand:
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0; 2 where a GPU was requested and nothing gave a
-        time; 130 after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
+        time; 130 after Ctrl-C."""
         options = self.options
         check_outputs(options)
         if options.device is not None:

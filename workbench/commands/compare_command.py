@@ -80,7 +80,7 @@ class CompareCommand:
 
     def go(self) -> int:
         """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
-        after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
+        after Ctrl-C."""
         options = self.options
         kind = next(each for each in KINDS if each.accepts(options))
         refused = {name: s for name, s in kind.refused.items() if getattr(options, name)}

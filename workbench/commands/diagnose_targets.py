@@ -99,7 +99,7 @@ def _kind(target: str) -> str:
 
 
 def _diagnose_run(options: DiagnoseOptions) -> DiagnosisReport:
-    from workbench.commands.diagnose_model import predicted_report
+    from workbench.commands.diagnose_code import predicted_report
     from workbench.commands.diagnose_trace import run_report
     from workbench.commands.report_pages import stored_run
 

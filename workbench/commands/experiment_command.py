@@ -82,10 +82,7 @@ class ExperimentCommand:
     _shown: set[str] = field(default_factory=set)  # caveats, each printed once
 
     def go(self) -> int:
-        """Run to the end. Returns the exit code: 0; 2 where nothing gave a time; 130 after Ctrl-C.
-
-        Raises the errors of the parts, each of which is one sentence.
-        """
+        """Run to the end. Returns 0, 2 where nothing gave a time, or 130 after Ctrl-C."""
         options = self.options
         experiment = find_experiment(str(options.name))
         given_s = _given_seconds(options, experiment)

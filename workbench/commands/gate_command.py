@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import workbench
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
-from workbench.backend.supervisor import contain_workers
+from workbench.backend.supervisor import contain_workers, supervise
 from workbench.backend.workers import BEGIN_S, Workers
-from workbench.commands.apart import apart
 from workbench.commands.comparison import (
     Pair,
     PairMaker,
@@ -25,7 +26,7 @@ from workbench.commands.comparison import (
     require_gpu,
     say_begin,
 )
-from workbench.commands.console import say_result
+from workbench.commands.console import say, say_result
 from workbench.commands.gate_checks import say_checks
 from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.gate_report import GateReport
@@ -47,6 +48,7 @@ from workbench.commands.run import (
 )
 from workbench.commands.sizes import check_dtype
 from workbench.data.clock import folder_of, is_id
+from workbench.data.exits import PASSED
 from workbench.data.record import Comparison, Outcome, Run, decode_plain, encode_plain
 from workbench.data.verdict import STOPPED
 from workbench.device import hardware
@@ -55,7 +57,7 @@ from workbench.reports import compare
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.changed_kernels import ChangedKernels, LeftOut, leave, removed_impls
 from workbench.revisions.worktree import WORKING, Repository, WorktreeError, Worktrees
-from workbench.spec import Impl, Limits, ResolveError, Spec, sizes_text
+from workbench.spec import Impl, Limits, ResolveError, Spec, WorkbenchError, sizes_text
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ class GateCommand:
 
     def go(self) -> int:
         """Run to the end. Returns the worst exit code of all (see `verdict.exit_code`), or 130
-        after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
+        after Ctrl-C."""
         options = self.options
         repository = Repository.find(self._place())
         repository.full_hash(options.baseline)
@@ -359,3 +361,33 @@ def missing(
         named = any(f"{left.what} ".startswith((f"{kernel} ", f"{title} ")) for left in left_out)
         if (kernel, impl, sizes) not in sent and not named:
             leave(left_out, f"{title} at {sizes_text(sizes)}", "its comparison is missing", True)
+
+
+# The process that decides imports none of the user's code: nothing which that code patches, and no
+# way in which it ends its process, changes more than what it sends.
+def apart(task: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the plain data that a task returned in a child process, or None where that ended
+    without it, which is said then. Raises CommandError with the sentence of its error."""
+    with TemporaryFile() as file:
+
+        def send() -> int:
+            try:
+                sent: dict[str, Any] = {"result": task()}
+            except WorkbenchError as error:
+                sent = {"error": str(error)}
+            file.write(json.dumps(sent).encode())
+            file.flush()
+            return PASSED
+
+        supervise(send, partial(say, err=True))
+        file.seek(0)
+        try:
+            plain = json.loads(file.read())
+        except ValueError:
+            return None
+    if not isinstance(plain, dict) or not isinstance(plain.get("result", {}), dict):
+        return None
+    if "error" in plain:
+        raise CommandError(" ".join(str(plain["error"]).split()))
+    result: dict[str, Any] | None = plain.get("result")
+    return result

@@ -69,10 +69,7 @@ class MeasureCommand:
     origins: dict[str, str] = field(default_factory=dict)  # source of each config, by key
 
     def go(self) -> int:
-        """Run to the end. Returns the exit code: 0; 2 where nothing gave a time; 130 after Ctrl-C.
-
-        Raises the errors of the parts, each of which is one sentence.
-        """
+        """Run to the end. Returns 0, 2 where nothing gave a time, or 130 after Ctrl-C."""
         wanted = self.open_backend is None and self.options.device is None
         with prewarmer(self.options.kernel, Libraries.MEASURING, wanted=wanted) as prewarm:
             return self._measure(prewarm)

@@ -83,10 +83,6 @@ class Options:
             if (read := f.metadata.get("read")) is not None:
                 object.__setattr__(self, f.name, read(getattr(self, f.name)))
 
-    def resolve_names(self) -> Options:
-        """Return the options as `run` of the command takes them."""
-        return self
-
     @property
     def command(self) -> str:
         """Command line that repeats this run, with the defaults written out."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import __version__, catalog
-from workbench.commands.capture import capture, capture_workload, trace_path, words_of
 from workbench.commands.console import prints_aside, say
 from workbench.commands.field import alternatives
 from workbench.commands.operators import operator_table, read_operators, write_operators
@@ -23,6 +22,7 @@ from workbench.commands.profile_counters import (
     ncu_counters,
     print_counters,
 )
+from workbench.commands.profiled_kernel import capture, capture_workload, trace_path, words_of
 from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by

@@ -67,7 +67,7 @@ class SweepOptions(field.RunOutput, Options):
 
 def run(options: SweepOptions) -> int:
     """Run the command. Returns its exit code."""
-    prewarm = None
+    options, prewarm = options.resolve_names(), None
     if not options.device and not options.workers:  # this process needs a measuring process
         from workbench.backend.prewarm import begin_prewarm  # before the slow imports
 

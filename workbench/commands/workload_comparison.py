@@ -123,8 +123,7 @@ def program_runner(
 
 
 def compare_programs(options: WorkloadCompareOptions) -> int:
-    """Compare. Returns the exit code of the verdict. Raises OptionError, WorkloadError and others,
-    each of which is one sentence."""
+    """Compare. Returns the exit code of the verdict."""
     marks = check_options(options)
     words = program_words(options.program)
     check_writable(options.out)

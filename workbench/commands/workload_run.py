@@ -32,8 +32,7 @@ USAGE = "workbench workload run --tuned TABLE -- python serve.py"
 
 def run(options: WorkloadRunOptions) -> int:
     """Run the program. Returns its exit code; 2 where it ended well and `--verify` sees that its
-    processes chose differently. Raises OptionError, WorkloadError and others, each of which is one
-    sentence."""
+    processes chose differently."""
     from workbench.commands.result import write_result
     from workbench.traces.profilers.running.child import run_child
     from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in

@@ -82,8 +82,8 @@ if TYPE_CHECKING:
 
 
 def tune_workload(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int:
-    """Run the command. Returns its exit code. Raises OptionError, WorkloadError and others, each of
-    which is one sentence. `open_backend` replaces the backend of the machine, for tests."""
+    """Run the command. Returns its exit code. `open_backend` replaces the backend of the machine,
+    for tests."""
     seconds, on_cluster = check_tuning(options), wants_cluster(options)
     workload = read_all(options.files)
     if not on_cluster:

@@ -40,9 +40,8 @@ PARTS: Mapping[str, PackagePart] = {
         ("workbench.traces",),
         (
             *("backend.sanitizing", "code.code_samples", "code.profiled_code", "code.responsible"),
-            *("commands.capture", "commands.config_profiles", "commands.diagnose_*"),
-            *("commands.diagnosed", "commands.operators", "commands.profile_*"),
-            *("commands.profiled_*", "commands.trace*"),
+            *("commands.config_profiles", "commands.diagnose_*", "commands.diagnosed"),
+            *("commands.operators", "commands.profile_*", "commands.profiled_*", "commands.trace*"),
             *("reports.trace", "reports.figures.profiled", "reports.figures.trace"),
         ),
     ),
