@@ -25,6 +25,7 @@ from workbench.commands import (
 from workbench.commands.options import OptionError
 from workbench.commands.workload_record import WorkloadRecordOptions
 from workbench.data import user_code
+from workbench.data.database import HistoryError
 from workbench.data.record import Record
 from workbench.reports import page_drawing
 from workbench.revisions import bisection
@@ -209,7 +210,7 @@ def test_a_user_is_asked_before_anything_is_deleted(monkeypatch, answer, agreed)
     assert history._confirm() is agreed
     assert said == ["Delete them? [y/N]", *([] if agreed else ["Nothing was deleted."])]
     stdin.isatty = lambda: False
-    with pytest.raises(history.HistoryError, match="add --yes"):
+    with pytest.raises(HistoryError, match="add --yes"):
         history._confirm()
 
 

@@ -143,7 +143,7 @@ def test_a_quoted_command_parses():
 def test_the_readme_lists_the_commands_as_help_does():
     rows = re.findall(r"^\| ([A-Z][a-z ]+) \| (`.*`) \|$", text(README), flags=re.M)
     named = {panel: set(re.findall(r"`([\w-]+)`", cells)) for panel, cells in rows}
-    panels = {panel: {name.split()[0] for name in names} for panel, names in PANELS.items()}
+    panels = {panel: set(names) for panel, names in PANELS.items()}
     assert named == panels and list(named) == list(PANELS)
 
 

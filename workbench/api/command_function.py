@@ -42,9 +42,9 @@ def command_function(
     *left_out: str, **first: Any
 ) -> Callable[[Callable[[Called], R]], Callable[..., R]]:
     """Return a decorator that makes a function of the command of its name; the decorated one
-    creates its result. `first` are the arguments that may be given by place, with their defaults, EMPTY for
-    none; options that are `left_out` are no arguments. The function checks its arguments as Python
-    does. Raises TypeError where one is missing or has another name."""
+    creates its result. `first` are the arguments that may be given by place, with their defaults,
+    EMPTY for none; options that are `left_out` are no arguments. The function checks its arguments
+    as Python does. Raises TypeError where one is missing or has another name."""
 
     def decorate(create: Callable[[Called], R]) -> Callable[..., R]:
         options = options_of(create.__name__)

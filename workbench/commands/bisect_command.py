@@ -68,7 +68,8 @@ class BisectCommand:
 
     def go(self) -> int:
         """Run to the end. Returns 0 where the commit was located, 3 where some were left undecided,
-        2 where BAD is not slower than GOOD, or 130 after Ctrl-C."""
+        2 where BAD is not slower than GOOD, or 130 after Ctrl-C. Raises CommandError where there
+        are no commits to search."""
         options = self.options
         spec = catalog.spec_of(options.kernel)
         check_dtype(spec, options.dtype)

@@ -80,7 +80,7 @@ class CompareCommand:
 
     def go(self) -> int:
         """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
-        after Ctrl-C."""
+        after Ctrl-C. Raises CommandError where an option does not fit the operands."""
         options = self.options
         kind = next(each for each in KINDS if each.accepts(options))
         refused = {name: s for name, s in kind.refused.items() if getattr(options, name)}

@@ -131,7 +131,7 @@ class Evaluation:
 
 def evaluate(options: EvaluateOptions) -> int:
     """Run the command. Returns its exit code: 0 if the kernel is correct, 1 if it breaks a rule, 3
-    if that is undecided."""
+    if that is undecided. Raises CommandError where the options name no kernel, or two verdicts."""
     require_triton()
     check_files(options.events_file, options.json, {"--sarif": options.sarif})
     if options.verify is not None and options.reuse is not None:

@@ -19,28 +19,15 @@ from workbench.spec import WorkbenchError
 # The commands by their panel of `workbench --help`, in its order. A dash or a space is an
 # underscore in the name of the file.
 PANELS = {
-    "Tune": (
-        "sweep",
-        "tune",
-        "predict",
-        "tuned",
-        "calibrate",
-        "workload record",
-        "workload show",
-        "workload merge",
-        "workload tune",
-        "workload run",
-        "workload compare",
-        "workload export",
-        "new-kernel",
-    ),
+    "Tune": ("sweep", "tune", "predict", "tuned", "calibrate", "workload", "new-kernel"),
     "Understand": ("measure", "diagnose", "profile", "experiment", "ceilings", "read", "code"),
     "Check a change": ("compare", "gate", "evaluate", "serve", "bisect"),
     "Look back": ("report", "history", "site"),
     "This machine": ("devices", "doctor"),
 }
-# Commands whose name has two words, by the first of them, with the line of `--help`.
-GROUPS = {
+# The second words of commands that have two, and the help of the first.
+GROUPS = {"workload": ("record", "show", "merge", "tune", "run", "compare", "export")}
+GROUP_HELP = {
     "workload": "Record which Triton kernels a program launches, tune them, run it with them, and "
     "compare."
 }
@@ -141,7 +128,12 @@ class TakesProgram:
 
 
 _UNDERSCORES = str.maketrans("- ", "__")
-COMMANDS = tuple(name for names in PANELS.values() for name in names)
+COMMANDS = tuple(
+    f"{first} {second}".strip()
+    for names in PANELS.values()
+    for first in names
+    for second in GROUPS.get(first, ("",))
+)
 _NAMES = {name.translate(_UNDERSCORES): name for name in COMMANDS}
 
 

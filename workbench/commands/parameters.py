@@ -15,6 +15,7 @@ import typer
 from workbench.commands.field import FILES, MORE
 from workbench.commands.options import (
     COMMANDS,
+    GROUP_HELP,
     GROUPS,
     PANELS,
     REPORTS,
@@ -36,14 +37,14 @@ def _is_list(kind: Any) -> bool:
 def add_commands(app: typer.Typer, run: Run, shown: str | None) -> None:
     """Add the command `shown` to the app, or all where none is of this name; each calls `run`. All
     are without options for any other word, such as `--help`: the options of all take 27 ms."""
-    groups: dict[str, typer.Typer] = {}
-    for panel, names in PANELS.items():
-        for name in names if shown not in COMMANDS else {shown} & set(names):
-            first, _, second = name.partition(" ")
-            if second and first not in groups:
-                groups[first] = _add_group(app, first, panel)
+    for panel, first in ((panel, name) for panel, names in PANELS.items() for name in names):
+        names = [
+            n for n in COMMANDS if n.split()[0] == first and (shown == n or shown not in COMMANDS)
+        ]
+        into = _add_group(app, first, panel) if first in GROUPS and names else app
+        for name in names:
             bare = shown not in (None, name)
-            _add(groups.get(first, app), options_of(name), run, None if second else panel, bare)
+            _add(into, options_of(name), run, panel if into is app else None, bare)
 
 
 def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
@@ -114,7 +115,7 @@ def _add_group(app: typer.Typer, name: str, panel: str) -> typer.Typer:
                 "--help`."
             )
 
-    group.callback(invoke_without_command=True, help=GROUPS[name])(refuse_none)
+    group.callback(invoke_without_command=True, help=GROUP_HELP[name])(refuse_none)
     app.add_typer(group, name=name, rich_help_panel=panel)
     return group
 

@@ -33,7 +33,7 @@ USAGE = "workbench workload record -- python train.py"
 
 def run(options: WorkloadRecordOptions) -> int:
     """Run a program whose processes record themselves, and merge their files. Returns the exit code
-    of the program."""
+    of the program. Raises WorkloadError where no process launches a kernel."""
     from workbench.commands.run import check_file
     from workbench.commands.workload_show import show
     from workbench.device.hardware import device_named
