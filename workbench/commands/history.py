@@ -80,32 +80,23 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     ]
 
 
-def show_history(
-    history: History,
-    console: Console,
-    kernel: str | None = None,
-    device: str | None = None,
-    impl: str | None = None,
-    dtype: str | None = None,
-    failures: bool = False,
-    limit: int = 50,
-    wide: bool = False,
-) -> list[Row]:
-    """Print the newest outcomes that match, and return them; `wide` prints all columns, whatever
+def show_history(history: History, console: Console, options: HistoryOptions) -> list[Row]:
+    """Print the newest outcomes that match, and return them; `--wide` prints all columns, whatever
     the console's width. Raises HistoryError."""
     from rich.table import Table
     from rich.text import Text
 
     from workbench.device.error_band import devices_words
 
-    rows = history.search(kernel, impl, device, dtype, failures_only=failures, limit=limit)
+    asked = options.kernel, options.impl, options.device, options.dtype
+    rows = history.search(*asked, failures_only=options.failures, limit=options.limit)
     if not rows:
         console.print("Nothing in the history matches: drop a filter, or measure something first.")
         return rows
     cells = zip(*history_table(rows), strict=True)
     columns = {h: [_printable(c) for c in own] for h, own in zip(HEADINGS, cells, strict=True)}
     widths = {h: max(map(len, (h, *column))) for h, column in columns.items()}
-    if wide:
+    if options.wide:
         console.width = WHOLE
     else:
         widths = fitting_widths(widths, [h for h in IF_WIDE if any(columns[h])], console.width)
@@ -118,8 +109,8 @@ def show_history(
         console.print(table)
         for line in devices_words((r.device, r.kernel) for r in rows if r.predicted and r.time_s):
             console.print(f"Predicted times of {line}", soft_wrap=True)
-    if len(rows) == limit:
-        console.print(f"The newest {limit}; a larger limit shows more.")
+    if len(rows) == options.limit:
+        console.print(f"The newest {options.limit}; a larger limit shows more.")
     return rows
 
 
@@ -178,17 +169,7 @@ def run(options: HistoryOptions) -> int:
     with stored_runs(options.database, reading=options.load is None) as history:
         if options.load is not None:
             _import(history, options.load, console)
-        rows = show_history(
-            history,
-            console,
-            options.kernel,
-            options.device,
-            options.impl,
-            options.dtype,
-            options.failures,
-            options.limit,
-            options.wide,
-        )
+        rows = show_history(history, console, options)
     write_exports(options, rows, console)
     return write_result(options, "history", PASSED, **plain_rows(rows))
 
