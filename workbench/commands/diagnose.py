@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +166,11 @@ def _list_rules(options: DiagnoseOptions, console: Console) -> int:
 
     if options.targets:
         raise OptionError("--rules lists all rules; leave out what else is named.")
-    kinds = {"timeline": rules(), "counters": kernel_rules(), "machine code": code_rules()}
+    kinds: dict[str, Mapping[str, AnyRule]] = {
+        "timeline": rules(),
+        "counters": kernel_rules(),
+        "machine code": code_rules(),
+    }
     listed = [
         _plain_rule(name, kind, rule)
         for kind, known in kinds.items()
