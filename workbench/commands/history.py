@@ -88,8 +88,8 @@ def show_history(history: History, console: Console, options: HistoryOptions) ->
 
     from workbench.device.error_band import devices_words
 
-    asked = options.kernel, options.impl, options.device, options.dtype
-    rows = history.search(*asked, failures_only=options.failures, limit=options.limit)
+    filters = options.kernel, options.impl, options.device, options.dtype
+    rows = history.search(*filters, failures_only=options.failures, limit=options.limit)
     if not rows:
         console.print("Nothing in the history matches: drop a filter, or measure something first.")
         return rows
