@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -485,9 +484,11 @@ _QUERY = re.compile(r"[?&]password=([^&#\s]+)")
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata  # 20 ms, which `--help` does not spend
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 
