@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +22,8 @@ from workbench.data.files import history_file
 from workbench.data.parts import missing_part
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from rich.console import Console
 
     from workbench.device.cuda_driver import CudaGpu
@@ -93,6 +94,8 @@ def examine(database: str | None = None) -> list[Check]:
 
     database is the URL of the database to check, or None for the default one.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     from workbench.data.environment import torch_build
 
     triton, build = _package_folder("triton"), torch_build()

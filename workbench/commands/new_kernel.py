@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import keyword
 import shlex
-import tokenize
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -149,6 +147,9 @@ def write_kernel(name: str, folder: Path, like: str | None = None) -> tuple[Path
 def words_of(source: str) -> set[str]:
     """Return every name that a Python source uses, except in comments and strings, and except
     attributes: `gelu` of `torch.nn.functional.gelu` may be a kernel's name."""
+    import io
+    import tokenize
+
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     dots = [""] + [token.string for token in tokens]
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,8 @@ USAGE = "workbench workload record -- python train.py"
 def run(options: WorkloadRecordOptions) -> int:
     """Run a program whose processes record themselves, and merge their files. Returns the exit code
     of the program. Raises WorkloadError where no process launches a kernel."""
+    import tempfile
+
     from workbench.commands.run import check_file
     from workbench.commands.workload_show import show
     from workbench.device.hardware import device_named

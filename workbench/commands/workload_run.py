@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict
 from pathlib import Path
@@ -33,6 +32,8 @@ USAGE = "workbench workload run --tuned TABLE -- python serve.py"
 def run(options: WorkloadRunOptions) -> int:
     """Run the program. Returns its exit code; 2 where it ended well and `--verify` sees that its
     processes chose differently."""
+    import tempfile
+
     from workbench.commands.result import write_result
     from workbench.traces.profilers.running.child import run_child
     from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in
