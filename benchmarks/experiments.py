@@ -117,8 +117,8 @@ class Runner:
         os.environ.update(self._also)
         from rich.console import Console
 
-        from workbench.commands.experiment import ExperimentCommand
-        from workbench.commands.options import ExperimentOptions
+        from workbench.commands.experiment import ExperimentOptions
+        from workbench.commands.experiment_command import ExperimentCommand
 
         class Unseen(ExperimentCommand):
             def _draw(self, recorder: Any) -> Path:
@@ -140,7 +140,7 @@ class Runner:
     def _opened(self, device: str | None, repository: Path) -> Any:
         """The GPU that is here, which stays open from one step to the next."""
         from workbench.backend.live import Live
-        from workbench.commands.experiment import RULES
+        from workbench.commands.experiment_command import RULES
         from workbench.commands.run import backend_for, gpu_present
 
         if device is not None or not gpu_present():

@@ -118,7 +118,7 @@ def _run(
 
 def time_site(outcomes: int) -> None:
     """Make a database, write its site, and print how long that took and how large it is."""
-    from workbench.commands.options import SiteOptions
+    from workbench.commands.site import SiteOptions
     from workbench.commands.site import run as write_site
 
     with TemporaryDirectory() as folder:

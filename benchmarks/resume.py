@@ -40,7 +40,7 @@ POLL_S = 0.05
 IMPORTS = {
     "python": "pass",
     "command line": "import workbench.cli",
-    "session": "import workbench.commands.sweep, workbench.history, workbench.sweep",
+    "session": "import workbench.commands.sweep_command, workbench.history, workbench.sweep",
     "torch": "import torch",
 }
 

@@ -258,7 +258,10 @@ def calls_stub() -> str:
         "from pathlib import Path\n",
         f"from workbench.api import {', '.join(sorted(['Result', *results]))}",
         "from workbench.api.arguments import ManySizes, OneSize, Words",
-        "from workbench.commands.options import Also, Idle, Recorded, Requirement, Sanitizer",
+        "from workbench.commands.evaluate import Sanitizer",
+        "from workbench.commands.field import Also, Idle",
+        "from workbench.commands.profile import Recorded",
+        "from workbench.commands.sweep import Requirement",
     ]
     text = "\n".join([*head, *map(call_stub, calls)])
     ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(CALLS), "-"]

@@ -25,7 +25,7 @@ from workbench.commands import code_table, console, diagnose_trace, diagnosed, t
 from workbench.commands.operators import operator_table
 from workbench.commands.pair_results import code_result
 from workbench.commands.result import plain_record
-from workbench.commands.workload_tune import print_plan, print_results
+from workbench.commands.workload_tuning import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
 from workbench.reports.pair_texts import MEANINGS, is_predicted, reasons

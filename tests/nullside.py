@@ -14,8 +14,8 @@ from typing import Any
 from null_backend import Fate, Null
 
 from workbench.commands.console import SweepConsole
-from workbench.commands.options import SweepOptions
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.database import open_history
 from workbench.data.events import Event, KernelDispatched, OpCompleted, read
 from workbench.data.record import Failure, Outcome, Record, Run

@@ -1,7 +1,6 @@
 """The command line: `workbench COMMAND`, or `python -m workbench COMMAND`.
 
-Commands and their options are declared in `commands/options.py`; a command calls `run` of the
-module of its name, which is imported only then.
+A command and its options are a file of `commands/`, which is found by the name of the command.
 """
 
 from __future__ import annotations
@@ -11,20 +10,21 @@ import errno
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import typer
 
-from workbench.commands.options import Options, commands, module_of
+from workbench.commands.console import say
+from workbench.commands.options import COMMANDS, Options, module_of, options_of
 from workbench.commands.parameters import add_commands
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
 from workbench.data.parts import named_parts
+from workbench.spec import WorkbenchError
 
 
 def _print_version(wanted: bool) -> None:
@@ -91,24 +91,15 @@ def _run(options: Options) -> int:
         # processes are slow: 2.3 s for 0.6.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     find_modules_here(options.IMPORTS_HERE)
-    options = options.resolve_names()
-    more: dict[str, Any] = {}
-    elsewhere = ("device", "workers")  # no measuring process of this one is needed
-    with prewarm_bytecode() if gpu_shown() else nullcontext():
-        if options.COMMAND == "sweep" and not any(getattr(options, x, None) for x in elsewhere):
-            from workbench.backend.prewarm import begin_prewarm  # before the slow imports
-
-            more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
-        if options.COMMAND == "predict":  # then it may spare the imports of torch and Triton
-            more["process_ends"] = True
-        with named_parts():
-            code: int = module_of(options).run(options, **more)
+    with prewarm_bytecode() if gpu_shown() else nullcontext(), named_parts():
+        code: int = module_of(options.COMMAND).run(options)
     return code
 
 
 @cache
 def app_of(shown: str | None = None) -> typer.Typer:
-    """Return the command line, with the options of the command `shown`, or of all."""
+    """Return the command line, with the command `shown` only, if it is one; the options of all
+    without it."""
     app = typer.Typer(name="workbench", add_completion=True, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(workbench)
     add_commands(app, _run, shown)
@@ -169,13 +160,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return main(words)
     from workbench.backend.supervisor import supervise
 
-    return supervise(lambda: main(words), _tell)
-
-
-def _tell(text: str) -> None:
-    from workbench.commands.console import say  # only now: `--help` does not need it
-
-    say(text, err=True)
+    return supervise(lambda: main(words), partial(say, err=True))
 
 
 def _take_debug(words: list[str]) -> bool:
@@ -218,8 +203,8 @@ def _run_here(words: list[str]) -> Any:
 
 def _command_of(words: Sequence[str]) -> type[Options] | None:
     """Return the options class of the command that a command line begins with."""
-    named = commands()
-    return named.get(" ".join(words[:1])) or named.get(" ".join(words[:2]))
+    names = (" ".join(words[:number]) for number in (1, 2))
+    return next((options_of(name) for name in names if name in COMMANDS), None)
 
 
 def _keep_dashes(words: list[str]) -> None:
@@ -263,8 +248,6 @@ def _like(error: UnicodeError) -> tuple[str, int]:
 def find_modules_here(imports: bool) -> None:
     """Let `--kernel package.module` be in the current folder, if this process `imports` from there.
     Raises WorkbenchError where that folder is gone."""
-    from workbench.spec import WorkbenchError
-
     try:
         here = os.getcwd()
     except OSError:
@@ -303,13 +286,12 @@ def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
     """Print an error as one sentence. Returns the exit code: that of a fault of the workbench for
     one that is not foreseen, whose traceback is written to a file, or printed with `--debug`; that
     of Ctrl-C for one that came after the command was `stopped`."""
-    from workbench.commands.console import say  # imported here, since `--help` does not need it
-    from workbench.spec import WorkbenchError
-
     # Typer's errors are click's in older releases and its own in newer ones, hence no isinstance.
     if type(error).__name__ == "Abort":
         return _report_stop()
     if debug:
+        import traceback  # 8 ms, as in `_kept_traceback`
+
         traceback.print_exception(error)
     if (sentence := getattr(error, "format_message", None)) is not None:
         context = getattr(error, "ctx", None)
@@ -345,9 +327,10 @@ def _internal(error: Exception, debug: bool) -> str:
 
 
 def _kept_traceback(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error))
     import tempfile
+    import traceback
 
+    text = "".join(traceback.format_exception(error))
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="workbench-fault-", suffix=".txt", delete=False, errors="replace"

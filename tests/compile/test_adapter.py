@@ -21,8 +21,9 @@ from workbench.adapted.call import word_numbers
 from workbench.adapted.travel import AdaptedError
 from workbench.adapted.write import numbers_of
 from workbench.catalog import spec_of
-from workbench.commands import tune as command
-from workbench.commands.options import FunctionOptions, OptionError
+from workbench.commands import tune_function as command
+from workbench.commands.options import OptionError
+from workbench.commands.tune import FunctionOptions
 from workbench.compile import capture_launches, compile_config
 from workbench.data.database import open_history
 from workbench.data.record import Failure
@@ -510,12 +511,14 @@ def test_the_configs_of_another_functions_autotuner_are_taken(tmp_path, monkeypa
     (tmp_path / "others.py").write_text(KERNELS)
     monkeypatch.chdir(tmp_path)
     words = FunctionOptions("others.py:add", grid="cdiv(n, BLOCK)", config=("BLOCK=32",))
-    *_, configs = command.described_launch(replace(words, config_from="others.py:accumulated"))
+    *_, configs = command.described_launch(
+        replace(words, config_from="others.py:accumulated"), words.function
+    )
     assert [(c.kwargs["BLOCK"], c.num_warps) for c in configs] == [
         (32, 4), (64, 1), (64, 4), (256, 1), (256, 4),
     ]  # fmt: skip
     with pytest.raises(OptionError, match=r"others\.py:add has no @triton\.autotune"):
-        command.described_launch(replace(words, config_from="others.py:add"))
+        command.described_launch(replace(words, config_from="others.py:add"), words.function)
 
 
 def test_words_of_knobs_print_as_they_are(tmp_path):

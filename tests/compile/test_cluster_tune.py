@@ -9,8 +9,8 @@ import workload_program
 from cluster_hosts import Hosts
 
 import workbench.workload
-from workbench.commands.options import WorkloadTuneOptions
-from workbench.commands.workload_tune import run as tune_workload
+from workbench.commands.workload_tune import WorkloadTuneOptions
+from workbench.commands.workload_tuning import tune_workload
 from workbench.data.database import open_history
 from workbench.workload.tuned_table import read
 

@@ -13,7 +13,9 @@ import pytest
 from deployed_program import entry
 
 from workbench.commands import workload_export, workload_run
-from workbench.commands.options import OptionError, WorkloadExportOptions, WorkloadRunOptions
+from workbench.commands.options import OptionError
+from workbench.commands.workload_export import WorkloadExportOptions
+from workbench.commands.workload_run import WorkloadRunOptions
 from workbench.data.tuned_cache import TunedError
 from workbench.workload.deployed import begin, counts_of, counts_text
 from workbench.workload.errors import WorkloadError

@@ -49,7 +49,7 @@ def clone(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setattr(
-        "workbench.commands.sweep.any_backend",
+        "workbench.commands.sweep_command.any_backend",
         lambda device, folder, prewarm=None: Null(predicts=True, device=device or "h200"),
     )
     return tmp_path

@@ -15,8 +15,8 @@ from workbench import cli
 from workbench.backend.offline import Offline
 from workbench.commands.console import SweepConsole
 from workbench.commands.new_kernel import write_kernel
-from workbench.commands.options import SweepOptions
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Predicted, Record

@@ -13,8 +13,8 @@ import triton
 import workload_program
 
 import workbench.workload
-from workbench.commands.options import WorkloadTuneOptions
-from workbench.commands.workload_tune import run as tune_workload
+from workbench.commands.workload_tune import WorkloadTuneOptions
+from workbench.commands.workload_tuning import tune_workload
 from workbench.device.error_band import device_words
 from workbench.workload import families
 from workbench.workload.between import NoMiddle
@@ -138,7 +138,7 @@ def test_predicted_entries_are_written_only_where_they_are_wanted(recorded, caps
 
 def test_ctrl_c_keeps_what_is_stored_and_a_failing_signature_costs_itself(recorded, monkeypatch):
     from workbench.adapted.travel import AdaptedError
-    from workbench.commands import workload_tune
+    from workbench.commands import workload_tuning
 
     def refuses(*_, **__):
         raise AdaptedError("It cannot be adopted.")
@@ -146,9 +146,9 @@ def test_ctrl_c_keeps_what_is_stored_and_a_failing_signature_costs_itself(record
     def stops(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workload_tune, "take_over", stops)
+    monkeypatch.setattr(workload_tuning, "take_over", stops)
     assert tune_workload(options(recorded, device="h200")) == 130
-    monkeypatch.setattr(workload_tune, "take_over", refuses)
+    monkeypatch.setattr(workload_tuning, "take_over", refuses)
     assert tune_workload(options(recorded, device="h200")) == 2
     (journal,) = (recorded / "results" / "workload").glob("*.jsonl")
     assert journal.read_text().count("It cannot be adopted.") == 2

@@ -17,11 +17,12 @@ from workbench import catalog, cli
 from workbench.backend.metal.metal import MetalLive, NoMetal
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.bring_back import BringBack, BringBackPlan, bring_back, new_bring_back
-from workbench.commands.compare import CompareCommand
+from workbench.commands.compare import CompareOptions
+from workbench.commands.compare_command import CompareCommand
 from workbench.commands.console import SweepConsole, console_for
-from workbench.commands.options import CompareOptions, SweepOptions
 from workbench.commands.run import new_run
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.database import open_history
 from workbench.data.events import event_of, read
 from workbench.data.record import Finding, Measured, Record

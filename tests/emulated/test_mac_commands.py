@@ -7,18 +7,16 @@ from dataclasses import dataclass
 import pytest
 
 from workbench.backend.metal.metal import MetalLive
-from workbench.commands.ceilings import CeilingsCommand
+from workbench.commands.ceilings import CeilingsOptions
+from workbench.commands.ceilings_command import CeilingsCommand
 from workbench.commands.console import console_for
-from workbench.commands.experiment import ExperimentCommand
-from workbench.commands.gate import GateCommand
-from workbench.commands.measure import MeasureCommand
-from workbench.commands.options import (
-    CeilingsOptions,
-    CommandError,
-    ExperimentOptions,
-    GateOptions,
-    MeasureOptions,
-)
+from workbench.commands.experiment import ExperimentOptions
+from workbench.commands.experiment_command import ExperimentCommand
+from workbench.commands.gate import GateOptions
+from workbench.commands.gate_command import GateCommand
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.measure_command import MeasureCommand
+from workbench.commands.options import CommandError
 from workbench.data.database import open_history
 from workbench.data.record import Record
 from workbench.experiments import (

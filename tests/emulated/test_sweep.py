@@ -15,7 +15,7 @@ from workbench.device.apple_model import EMULATED
 def run(tmp_path, monkeypatch):
     """Runs a command line; returns its exit code, the outcomes, the page and the events."""
     tuned = tmp_path / "tuned.json"
-    monkeypatch.setattr("workbench.commands.sweep.default_path", lambda: tuned)
+    monkeypatch.setattr("workbench.commands.sweep_command.default_path", lambda: tuned)
 
     def go(*words):
         database = f"sqlite:///{tmp_path / 'history.db'}"

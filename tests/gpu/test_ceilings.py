@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from workbench import catalog
-from workbench.commands.ceilings import HostCopies
+from workbench.commands.ceilings_command import HostCopies
 from workbench.device import hardware
 from workbench.experiments.analysis.ceilings import LINKS, groups_of
 from workbench.measurement.correctness import PreparedProblem, check

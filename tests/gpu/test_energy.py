@@ -8,8 +8,8 @@ import io
 import pytest
 from rich.console import Console
 
-from workbench.commands.measure import MeasureCommand
-from workbench.commands.options import MeasureOptions
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.measure_command import MeasureCommand
 from workbench.data.energy import energy_of
 from workbench.data.events import read
 from workbench.data.record import Record, Run

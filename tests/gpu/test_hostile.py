@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from workbench.commands.console import SweepConsole
-from workbench.commands.options import SweepOptions
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.events import read
 from workbench.data.record import Failure, Measured, Record, Run
 from workbench.data.selection import select

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.options import ProfileOptions
+from workbench.commands.profile import ProfileOptions
 from workbench.device import hardware
 from workbench.traces.readers import read
 from workbench.traces.trace import ActivityKind

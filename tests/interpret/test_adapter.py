@@ -17,7 +17,7 @@ from workbench.adapted.referenced import expected_again, expected_of
 from workbench.adapted.traced import LaunchFault
 from workbench.adapted.travel import AdaptedError, pack, unpack
 from workbench.adapted.write import call_of, layout_of, memory_of
-from workbench.commands.tune import _complete_call
+from workbench.commands.tune_function import _complete_call
 from workbench.measurement.correctness import PreparedProblem, check
 
 pytestmark = pytest.mark.interpret

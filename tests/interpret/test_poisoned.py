@@ -13,7 +13,7 @@ from workbench.adapted.kernel import spec_of
 from workbench.adapted.referenced import expected_of, keep_read_outputs
 from workbench.adapted.travel import AdaptedError
 from workbench.adapted.write import call_of
-from workbench.commands.tune import _complete_call
+from workbench.commands.tune_function import _complete_call
 from workbench.measurement.correctness import PreparedProblem, check
 
 pytestmark = pytest.mark.interpret

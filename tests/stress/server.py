@@ -23,9 +23,10 @@ IMPORTED = (
     "jinja2", "matplotlib.backends.backend_svg", "pebble", "workbench.dsl",
     "workbench.catalog.declared",
     "workbench.backend.offline", "workbench.backend.live", "workbench.reports.sweep",
-    "workbench.reports.measure", "workbench.experiments", "workbench.commands.sweep",
-    "workbench.commands.measure", "workbench.commands.compare", "workbench.commands.experiment",
-    "workbench.commands.gate", "workbench.commands.report", "workbench.commands.doctor",
+    "workbench.reports.measure", "workbench.experiments", "workbench.commands.sweep_command",
+    "workbench.commands.measure_command", "workbench.commands.compare_command",
+    "workbench.commands.experiment_command", "workbench.commands.gate_command",
+    "workbench.commands.report_pages", "workbench.commands.doctor",
 )  # fmt: skip
 
 

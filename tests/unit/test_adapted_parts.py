@@ -32,7 +32,7 @@ from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.traced import Accesses, LaunchFault, Memory, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError, Place
 from workbench.catalog import spec_of
-from workbench.commands.tune import _complete_call as completed
+from workbench.commands.tune_function import _complete_call as completed
 from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
 from workbench.compile.stand_in import answering_for_gpu

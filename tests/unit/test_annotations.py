@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workbench.commands.annotations import Annotation, annotations_of, sarif, workflow_command
-from workbench.commands.options import DiagnoseOptions
+from workbench.commands.diagnose import DiagnoseOptions
 from workbench.commands.result import write_result
 
 pytestmark = pytest.mark.unit

@@ -21,12 +21,15 @@ from workbench.api import progress as displays
 from workbench.api.arguments import sizes_mappings, sizes_texts
 from workbench.api.call import Called
 from workbench.commands import ceilings, compare, experiment, history, measure, profile, sweep
-from workbench.commands.compare import CompareCommand
+from workbench.commands.compare_command import CompareCommand
 from workbench.commands.console import SweepConsole, console_for
-from workbench.commands.measure import MeasureCommand
-from workbench.commands.options import HistoryOptions, ProfileOptions, SweepOptions, commands
+from workbench.commands.history import HistoryOptions
+from workbench.commands.measure_command import MeasureCommand
+from workbench.commands.options import commands
+from workbench.commands.profile import ProfileOptions
 from workbench.commands.result import CommandResult, write_result
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.exits import INTERRUPTED, PASSED
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +86,7 @@ for name in sorted(names):
     if name != "workbench.__main__":
         importlib.import_module(name.removesuffix(".__init__"))
 import workbench as wb
-from workbench.commands.options import SweepOptions
+from workbench.commands.sweep import SweepOptions
 from workbench.commands.result import CommandResult, write_result
 
 def stub(options):
@@ -99,7 +102,7 @@ for name in dir(wb):
     others = ("tune", "workload", "bench", "predict")
     if f"workbench.commands.{name}" in sys.modules and name not in others:
         print(type(value(*words.get(name, []), progress=False) if name != "history" else value()))
-sys.modules["workbench.commands.tune"].tune = lambda *a, **more: stub(SweepOptions())
+sys.modules["workbench.commands.tune_function"].tune = lambda *a, **more: stub(SweepOptions())
 assert isinstance(wb.tune(None, (), grid=(1,)), wb.TuneResult)
 assert callable(wb.bench({"N": 1})) and callable(wb.step) and callable(wb.events_frame)
 assert callable(wb.workload.record) and wb.workload is sys.modules["workbench.workload"]

@@ -15,8 +15,9 @@ from nullside import KERNEL
 from rich.console import Console
 
 from workbench import cli
-from workbench.commands.bisect import BisectCommand
-from workbench.commands.options import BisectOptions, CommandError
+from workbench.commands.bisect import BisectOptions
+from workbench.commands.bisect_command import BisectCommand
+from workbench.commands.options import CommandError
 from workbench.data.database import open_history
 from workbench.revisions.bisection import Bisection, Decision
 from workbench.revisions.worktree import Repository, WorktreeError, Worktrees

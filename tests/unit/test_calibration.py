@@ -20,8 +20,9 @@ from rich.console import Console
 from workbench import catalog
 from workbench.backend.offline import model_time
 from workbench.backend.protocol import Problem
-from workbench.commands.calibrate import KERNELS, CalibrateCommand
-from workbench.commands.options import CalibrateOptions, CommandError, OptionError
+from workbench.commands.calibrate import CalibrateOptions
+from workbench.commands.calibrate_command import KERNELS, CalibrateCommand
+from workbench.commands.options import CommandError, OptionError
 from workbench.commands.problem import find_sweep
 from workbench.commands.run import new_run
 from workbench.compile import Compiled
@@ -638,7 +639,9 @@ def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(
     some = (*whole.times_of("rms_norm", "bf16"), *whole.times_of("softmax", "bf16"))
     if kernel == "rms_norm" and device == "h100":
         less = Calibration(whole.about, some)
-        monkeypatch.setattr("workbench.commands.calibrate.calibration_of", lambda name: less)
+        monkeypatch.setattr(
+            "workbench.commands.calibrate_command.calibration_of", lambda name: less
+        )
     assert place.run(device=device, kernel=(kernel,)) == 0
     assert "nothing is measured" in capsys.readouterr().err
     text = place.text.getvalue()

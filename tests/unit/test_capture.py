@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from metal_shim.capture import archive
 from metal_shim.capture import main as capture_main
 from workbench import catalog, cli
-from workbench.commands.capture import capture_workload, trace_path
-from workbench.commands.options import ProfileOptions
+from workbench.commands.profile import ProfileOptions
+from workbench.commands.profiled_kernel import capture_workload, trace_path
 from workbench.data.mac import Mac
 from workbench.traces.profilers import ProfilerError, preflight, profilers, refusal
 from workbench.traces.profilers.running.machine import Machine

@@ -14,10 +14,11 @@ from rich.console import Console
 
 from workbench import catalog
 from workbench.code.loops import Code, Counts
-from workbench.commands import ceilings as command
-from workbench.commands import experiment
-from workbench.commands.ceilings import CeilingsCommand
-from workbench.commands.options import CeilingsOptions, CommandError
+from workbench.commands import ceilings_command as command
+from workbench.commands import experiment_command
+from workbench.commands.ceilings import CeilingsOptions
+from workbench.commands.ceilings_command import CeilingsCommand
+from workbench.commands.options import CommandError
 from workbench.commands.report import draw
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
@@ -134,7 +135,7 @@ def test_what_is_sought_can_be_asked_of_every_device(device):
         variants = group.variants
         assert len({a.name for a in variants}) == len(variants)
         for variant in variants:
-            problem = experiment.variant_problem(variant)
+            problem = experiment_command.variant_problem(variant)
             assert problem.spec.refuse(variant.sizes) is None and set(problem.spec.axes) == set(
                 variant.sizes
             )

@@ -35,7 +35,7 @@ SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy"
 def context(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     monkeypatch.setattr(
-        "workbench.commands.sweep.any_backend", lambda device, folder, prewarm: Null()
+        "workbench.commands.sweep_command.any_backend", lambda device, folder, prewarm: Null()
     )
     return Place(tmp_path)
 
@@ -295,7 +295,7 @@ def test_ctrl_c_before_the_first_outcome_is_130(context, capsys, monkeypatch):
     def interrupted(*_, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.commands.sweep.any_backend", interrupted)
+    monkeypatch.setattr("workbench.commands.sweep_command.any_backend", interrupted)
     assert cli.main(list(map(str, sweep_words(context)))) == 130
     assert capsys.readouterr().err.strip() in ("", "stopped")  # some Typers say it, some do not
     assert not context.out.exists()
@@ -461,7 +461,7 @@ def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypat
     """Python puts the folder of the `workbench` script on its path, not the current one."""
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     monkeypatch.setattr(
-        "workbench.commands.sweep.any_backend", lambda device, folder, prewarm: Null()
+        "workbench.commands.sweep_command.any_backend", lambda device, folder, prewarm: Null()
     )
     context = Place(tmp_path)
     (tmp_path / "pack_of_mine").mkdir()
@@ -474,7 +474,8 @@ def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypat
 
 def test_the_default_threshold_is_the_protocols():
     """It stands twice: the help must not import the protocol."""
-    from workbench.commands.options import CompareOptions, GateOptions
+    from workbench.commands.compare import CompareOptions
+    from workbench.commands.gate import GateOptions
     from workbench.measurement.protocol import Protocol
 
     usual = Protocol().requested_threshold

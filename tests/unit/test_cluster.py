@@ -22,9 +22,11 @@ from workbench.backend.cluster.joining import files_hash
 from workbench.backend.cluster.spread import references_text
 from workbench.catalog.source import load_kernel
 from workbench.commands.console import SweepConsole
-from workbench.commands.options import OptionError, SweepOptions, WorkloadTuneOptions
-from workbench.commands.sweep import SweepCommand
-from workbench.commands.workload_tune import run as tune_workload
+from workbench.commands.options import OptionError
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
+from workbench.commands.workload_tune import WorkloadTuneOptions
+from workbench.commands.workload_tuning import tune_workload
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Record
 from workbench.data.references import alike, apart
@@ -379,7 +381,7 @@ def test_without_dask_a_sentence_names_the_extra(monkeypatch, tmp_path):
 
 @pytest.mark.nightly
 def test_the_extra_is_imported_by_no_other_command():
-    code = "import sys, workbench.commands.sweep, workbench.commands.workload_tune; "
+    code = "import sys, workbench.commands.sweep_command, workbench.commands.workload_tuning; "
     code += "print([m for m in ('distributed', 'dask') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

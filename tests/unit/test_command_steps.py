@@ -14,15 +14,17 @@ import synthetic
 
 from workbench.api import notebook, outcome_table, results
 from workbench.commands import (
-    capture,
     history,
     instrumentation,
+    profiled_kernel,
     stored,
     workload_export,
     workload_run,
 )
-from workbench.commands.options import OptionError, WorkloadRecordOptions
+from workbench.commands.options import OptionError
+from workbench.commands.workload_record import WorkloadRecordOptions
 from workbench.data import user_code
+from workbench.data.database import HistoryError
 from workbench.data.record import Record
 from workbench.reports import page_drawing
 from workbench.revisions import bisection
@@ -99,16 +101,18 @@ def test_a_run_ends_as_its_program_or_by_a_difference(monkeypatch, stopped, ende
     said, written = [], []
     table = Path("t.json")
     monkeypatch.setattr(workload_run, "check_options", lambda options: None)
-    monkeypatch.setattr(workload_run, "program_words", list)
+    monkeypatch.setattr("workbench.workload.program_runner.program_words", list)
     monkeypatch.setattr(workload_run, "prints_aside", lambda options: False)
-    monkeypatch.setattr(workload_run, "run_child", lambda words, **more: SimpleNamespace(
-        stopped=stopped, code=ended))  # fmt: skip
+    end = SimpleNamespace(stopped=stopped, code=ended)
+    child = "workbench.traces.profilers.running.child.run_child"
+    monkeypatch.setattr(child, lambda words, **more: end)
     monkeypatch.setattr(workload_run, "stopped_by", lambda signal: f"stopped by {signal}")
     monkeypatch.setattr(workload_run, "differing", lambda processes: ranks)
     monkeypatch.setattr(workload_run, "console_for", lambda options: "console")
     monkeypatch.setattr(workload_run, "say_result", lambda console, text: said.append(text))
-    monkeypatch.setattr(workload_run, "write_result", lambda *words, **more: written.append(
-        (words[2], more["difference"])) or words[2])  # fmt: skip
+    monkeypatch.setattr("workbench.commands.result.write_result",
+        lambda *words, **more: written.append((words[2], more["difference"])) or words[2],
+    )  # fmt: skip
     monkeypatch.setattr(workload_run, "COULD_NOT_RUN", 2)
     options = SimpleNamespace(program=["x"], policy="tune", verify=True, tuned=table)
     assert workload_run.run(options) == code and written == [(code, ranks or None)]
@@ -205,7 +209,7 @@ def test_a_user_is_asked_before_anything_is_deleted(monkeypatch, answer, agreed)
     assert history._confirm() is agreed
     assert said == ["Delete them? [y/N]", *([] if agreed else ["Nothing was deleted."])]
     stdin.isatty = lambda: False
-    with pytest.raises(history.HistoryError, match="add --yes"):
+    with pytest.raises(HistoryError, match="add --yes"):
         history._confirm()
 
 
@@ -232,13 +236,15 @@ def test_a_bisection_is_over_where_every_other_candidate_was_skipped():
 def test_a_new_capture_has_a_name_of_its_own(tmp_path):
     day = date(2026, 11, 24)
     first = tmp_path / "softmax_2026-11-24.gputrace"
-    assert capture.trace_path("softmax", day, tmp_path) == first
+    assert profiled_kernel.trace_path("softmax", day, tmp_path) == first
     first.mkdir()
     second = tmp_path / "softmax_2026-11-24_2.gputrace"
-    assert capture.trace_path("softmax", day, tmp_path) == second
+    assert profiled_kernel.trace_path("softmax", day, tmp_path) == second
     second.mkdir()
-    assert capture.trace_path("softmax", day, tmp_path).name == "softmax_2026-11-24_3.gputrace"
+    assert (
+        profiled_kernel.trace_path("softmax", day, tmp_path).name == "softmax_2026-11-24_3.gputrace"
+    )
     options = SimpleNamespace(impl="rows", sizes=None, dtype="bf16", calls=4)
-    assert capture.words_of(options, "calls") == [
+    assert profiled_kernel.words_of(options, "calls") == [
         *("--impl", "rows", "--dtype", "bf16", "--calls", "4"),
     ]

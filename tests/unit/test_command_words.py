@@ -10,7 +10,7 @@ from drawn_numbers import launch
 
 from workbench import catalog
 from workbench.api import progress
-from workbench.commands import operands, operators, problem, profile
+from workbench.commands import operands, operators, problem, profile_command
 from workbench.commands.operands import Operand, OperandError, knobs_of
 from workbench.data.record import Record
 from workbench.tuner.first_pass import SearchPlan
@@ -210,7 +210,7 @@ def test_searches_are_of_the_options():
 )
 def test_slowdowns_are_of_two_steps_of_each(recorded, plain, some):
     status = SimpleNamespace(recorded_step_s=[3e-3, 1e-3][:recorded], plain_step_s=[1e-3] * plain)
-    lines = profile.slowdown_lines(status)
+    lines = profile_command.slowdown_lines(status)
     assert len(lines) == some
     if some:
         assert lines[0].startswith("a recorded step took 2 ms and one without the profiler 1 ms")
@@ -225,7 +225,7 @@ def test_what_was_recorded_is_said():
         status = None if none else SimpleNamespace(recorded=recorded, steps=steps, **times)
         work = SimpleNamespace(marked=marked, title="t", schedule=own)
         result = SimpleNamespace(status=status, workload=work, end=SimpleNamespace(stopped=stopped))
-        return profile.recorded_lines(None, result)
+        return profile_command.recorded_lines(None, result)
 
     assert said() == ["recorded: steps 3 to 5 of 9"]
     assert said(5) == ["recorded: steps 3 to 5 of 6, in which it ended"]

@@ -19,31 +19,28 @@ from workbench.backend.cluster import spread
 from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, WorkerDied
 from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.commands import (
-    calibrate,
+    calibrate_command,
     compiler_comparison,
     gpu_lines,
     operands,
     problem,
-    sweep,
+    sweep_command,
     trace_comparison,
     traces,
-    tune,
+    tune_function,
     tune_words,
     tuned,
-    workload_compare,
+    workload_comparison,
     workload_run,
-    workload_tune,
+    workload_tuning,
 )
-from workbench.commands.options import (
-    CommandError,
-    OptionError,
-    ProfileOptions,
-    SweepOptions,
-    WorkloadTuneOptions,
-)
-from workbench.commands.profile import ProfileCommand
+from workbench.commands.options import CommandError, OptionError
+from workbench.commands.profile import ProfileOptions
+from workbench.commands.profile_command import ProfileCommand
 from workbench.commands.result import shared_sizes
 from workbench.commands.run import wants_cluster
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.workload_tune import WorkloadTuneOptions
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.expected_change import ExpectationResult
 from workbench.data.record import Evidence, Failure, Finding, Record
@@ -413,22 +410,24 @@ def test_outputs_are_compared_with_the_last_run_without_the_table():
         return [NamedOutput("y", (1,), np.array([value]))]
 
     one = comparison()
-    workload_compare.add_outputs(one, out(9.0), True)
+    workload_comparison.add_outputs(one, out(9.0), True)
     assert one.outputs == [] and one.last is None
-    workload_compare.add_outputs(one, out(1.0), False)
+    workload_comparison.add_outputs(one, out(1.0), False)
     assert one.repeats == []
-    workload_compare.add_outputs(one, out(1.5), True)
-    workload_compare.add_outputs(one, out(1.25), False)
-    workload_compare.add_outputs(one, out(1.5), True)
+    workload_comparison.add_outputs(one, out(1.5), True)
+    workload_comparison.add_outputs(one, out(1.25), False)
+    workload_comparison.add_outputs(one, out(1.5), True)
     assert [(d.name, d.compared, d.largest) for d in one.outputs] == [("y", 2, 0.5)]
     assert [(d.compared, d.largest) for d in one.repeats] == [(1, 0.25)]
 
 
 def test_the_run_of_a_program_adds_what_it_left(monkeypatch, tmp_path):
-    monkeypatch.setattr(workload_compare, "read_marks", lambda folder: ((0.5,), 2.0, []))
-    monkeypatch.setattr(workload_compare, "lookups_in", lambda folder: {})
-    monkeypatch.setattr(workload_compare, "keep", lambda folder, comparison: None)
-    monkeypatch.setattr(workload_compare, "draw", lambda folder, comparison: order.append("draw"))
+    monkeypatch.setattr(workload_comparison, "read_marks", lambda folder: ((0.5,), 2.0, []))
+    monkeypatch.setattr(workload_comparison, "lookups_in", lambda folder: {})
+    monkeypatch.setattr(workload_comparison, "keep", lambda folder, comparison: None)
+    monkeypatch.setattr(
+        workload_comparison, "draw", lambda folder, comparison: order.append("draw")
+    )
     order, ends = [], []
 
     class Runner:
@@ -442,8 +441,8 @@ def test_the_run_of_a_program_adds_what_it_left(monkeypatch, tmp_path):
 
     one = comparison()
     ends.extend([end(), end(), end(), end(7)])
-    assert workload_compare.one_round(one, Runner(), tmp_path, 0)
-    assert not workload_compare.one_round(one, Runner(), tmp_path, 1)
+    assert workload_comparison.one_round(one, Runner(), tmp_path, 0)
+    assert not workload_comparison.one_round(one, Runner(), tmp_path, 1)
     assert order == [(0, False), (0, True), "draw", (1, True), (1, False)]
     assert one.failure.startswith("The program without") and "in round 2" in one.failure
     assert one.runs[:2] == [
@@ -451,13 +450,13 @@ def test_the_run_of_a_program_adds_what_it_left(monkeypatch, tmp_path):
         ProgramRun(True, 0, 3.0, 2.0, (0.5,)),
     ]
     ends.append(end(stopped=2))
-    assert not workload_compare.one_run(one, Runner(), 2, True) and one.stopped == 2
+    assert not workload_comparison.one_run(one, Runner(), 2, True) and one.stopped == 2
     assert len(one.runs) == 3 and one.lookups
 
 
 def test_differences_of_outputs_as_text():
-    difference = workload_compare.OutputDifference
-    say = workload_compare.difference_text
+    difference = workload_comparison.OutputDifference
+    say = workload_comparison.difference_text
     assert say(difference("y", 0, 3, 0.0, 0.0)) == (
         "not compared: 3 calls differ in shape, are not recorded or missing"
     )
@@ -628,9 +627,9 @@ def test_the_budget_of_a_workload_is_shared(tuning):
         ({"cover": 1.01}, "--cover is a share"),
     ):
         with pytest.raises(OptionError, match=words):
-            workload_tune.check_tuning(WorkloadTuneOptions(("f",), dry_run=True, **options))
+            workload_tuning.check_tuning(WorkloadTuneOptions(("f",), dry_run=True, **options))
     given = WorkloadTuneOptions(("f",), dry_run=True, cover=1.0, budget="2m")
-    assert workload_tune.check_tuning(given) == 120.0
+    assert workload_tuning.check_tuning(given) == 120.0
 
 
 def test_members_that_fail_cost_themselves_alone(tuning, monkeypatch):
@@ -800,7 +799,7 @@ def test_orphans_are_ended_when_they_are_late(monkeypatch):
 
 def test_the_best_so_far_is_said_after_enough_configs_and_time(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(sweep_command, "time", SimpleNamespace(monotonic=lambda: clock.now))
     said = []
     one = SimpleNamespace(
         printed=("", 100.0),
@@ -809,17 +808,17 @@ def test_the_best_so_far_is_said_after_enough_configs_and_time(monkeypatch):
             console=SimpleNamespace(so_far=lambda r, n: said.append((r.key, n)))
         ),
     )
-    say = next(v for v in vars(sweep).values() if hasattr(v, "_say_so_far"))._say_so_far
+    say = next(v for v in vars(sweep_command).values() if hasattr(v, "_say_so_far"))._say_so_far
     for key, count, now in (
-        ("a", sweep.SO_FAR_CONFIGS - 1, 999.0),
-        ("a", sweep.SO_FAR_CONFIGS, 100.0 + sweep.SO_FAR_S),
+        ("a", sweep_command.SO_FAR_CONFIGS - 1, 999.0),
+        ("a", sweep_command.SO_FAR_CONFIGS, 100.0 + sweep_command.SO_FAR_S),
         ("a", 99, 999.0),
-        ("b", 99, 100.0 + 2 * sweep.SO_FAR_S - 0.1),
-        ("b", 99, 100.0 + 2 * sweep.SO_FAR_S),
+        ("b", 99, 100.0 + 2 * sweep_command.SO_FAR_S - 0.1),
+        ("b", 99, 100.0 + 2 * sweep_command.SO_FAR_S),
     ):
         one.counts["measured"], clock.now = count, now
         say(one, SimpleNamespace(key=key))
-    assert said == [("a", sweep.SO_FAR_CONFIGS), ("b", 99)]
+    assert said == [("a", sweep_command.SO_FAR_CONFIGS), ("b", 99)]
 
 
 def test_results_of_each_size_are_taken_over():
@@ -837,7 +836,7 @@ def test_results_of_each_size_are_taken_over():
     one = SimpleNamespace(
         tables={}, results=[], sentences=[], seconds={}, run=None, selection=None, page=None
     )
-    sweep.SweepCommand._take_over(one, [(ended(1), 0), (ended(2), 0)])
+    sweep_command.SweepCommand._take_over(one, [(ended(1), 0), (ended(2), 0)])
     assert (one.results, one.sentences, one.tables, one.run) == (
         [1, 2],
         ["1", "2"],
@@ -852,20 +851,20 @@ def test_outcomes_are_counted_by_kind():
     record = next(o for o in outcomes if isinstance(o, Record))
     failure = next(o for o in outcomes if isinstance(o, Failure))
     kinds = {"first_pass": "measured", "predict": "predicted", "final": "final", "hot": "hot"}
-    assert {phase: sweep._kind(replace(record, phase=phase)) for phase in kinds} == kinds
+    assert {phase: sweep_command._kind(replace(record, phase=phase)) for phase in kinds} == kinds
     stages = {"refused": "refused", "check": "wrong", "launch": "failed", "measure": "failed"}
-    assert {stage: sweep._kind(replace(failure, stage=stage)) for stage in stages} == stages
-    assert sweep._kind(replace(failure, stage="measure", traffic=object())) == "unpredicted"
-    assert sweep._kind(replace(failure, stage="check", traffic=object())) == "wrong"
+    assert {stage: sweep_command._kind(replace(failure, stage=stage)) for stage in stages} == stages
+    assert sweep_command._kind(replace(failure, stage="measure", traffic=object())) == "unpredicted"
+    assert sweep_command._kind(replace(failure, stage="check", traffic=object())) == "wrong"
     assert (
-        sweep._exit_code([failure]) == COULD_NOT_RUN
-        and sweep._exit_code([failure, record]) == PASSED
+        sweep_command._exit_code([failure]) == COULD_NOT_RUN
+        and sweep_command._exit_code([failure, record]) == PASSED
     )
     same = SweepOptions(require="same-bits")
     with pytest.raises(CommandError, match="outputs of a GPU"):
-        sweep.bits_option(same, SimpleNamespace(predicts=True))
-    assert sweep.bits_option(same, SimpleNamespace(predicts=False)) == "default"
-    assert sweep.bits_option(SweepOptions(), SimpleNamespace(predicts=True)) == ""
+        sweep_command.bits_option(same, SimpleNamespace(predicts=True))
+    assert sweep_command.bits_option(same, SimpleNamespace(predicts=False)) == "default"
+    assert sweep_command.bits_option(SweepOptions(), SimpleNamespace(predicts=True)) == ""
 
 
 def test_sizes_of_unlike_gpus_are_left_out_of_a_portfolio():
@@ -876,9 +875,11 @@ def test_sizes_of_unlike_gpus_are_left_out_of_a_portfolio():
 
     tables = {f"N={n}": [n] for n in (1, 2, 3)}
     alike = [on(1, 1.0, "A"), on(2, 1.01, "B"), on(3, 1.02, "C")]
-    assert sweep.tables_of_alike_gpus(tables, alike) == (tables, "")
-    assert sweep.tables_of_alike_gpus(tables, alike[:2]) == (tables, ""), "one is of no cluster"
-    kept, note = sweep.tables_of_alike_gpus(tables, [*alike[:2], on(3, 1.2, "C")])
+    assert sweep_command.tables_of_alike_gpus(tables, alike) == (tables, "")
+    assert sweep_command.tables_of_alike_gpus(tables, alike[:2]) == (tables, ""), (
+        "one is of no cluster"
+    )
+    kept, note = sweep_command.tables_of_alike_gpus(tables, [*alike[:2], on(3, 1.2, "C")])
     assert list(kept) == ["N=1", "N=2"] and note.startswith(
         "N=3 ran on C, whose library references"
     )
@@ -1188,35 +1189,38 @@ def test_configs_that_a_device_cannot_launch_come_last():
     layouts = {"x": Layout((4,), (1,), "fp32")}
     one = Call("add", Place("/f.py", "f", "add"), (), layouts, entries, ())
     limits = find_device("h200").limits
-    assert [e.values["BLOCK"] for e in tune._launchable(one, limits).entries] == [2, 3, 1]
-    with pytest.raises(tune.AdaptedError, match="No config of add can be launched"):
-        tune._launchable(replace(one, entries=one.entries[:1]), limits)
+    assert [e.values["BLOCK"] for e in tune_function._launchable(one, limits).entries] == [2, 3, 1]
+    with pytest.raises(tune_function.AdaptedError, match="No config of add can be launched"):
+        tune_function._launchable(replace(one, entries=one.entries[:1]), limits)
     floats = replace(
         one, tensors={"i": Layout((4,), (1,), "int32"), "x": Layout((4,), (1,), "fp32")}
     )
-    assert tune._assume_outputs(floats, ()).outputs == ("x",) and tune._assume_outputs(
-        floats, ("i",)
-    ).outputs == ("i",)
-    assert tune._assume_outputs(
+    assert tune_function._assume_outputs(floats, ()).outputs == (
+        "x",
+    ) and tune_function._assume_outputs(floats, ("i",)).outputs == ("i",)
+    assert tune_function._assume_outputs(
         replace(floats, tensors={"i": floats.tensors["i"]}), ()
     ).outputs == ("i",)
     tuner = SimpleNamespace(reset_to_zero=["a"], restore_value=["b"])
-    assert tune._restored_tensors(tuner) == ("a", "b") and tune._restored_tensors(None) == ()
+    assert (
+        tune_function._restored_tensors(tuner) == ("a", "b")
+        and tune_function._restored_tensors(None) == ()
+    )
     for configs, given_tuner in (([], None), (None, None)):
-        with pytest.raises(tune.AdaptedError, match="There are no configs to try"):
-            tune.configs_of(given_tuner, ((), {}), configs)
-    assert tune.configs_of(None, ((), {}), [1]) == ([1], [])
+        with pytest.raises(tune_function.AdaptedError, match="There are no configs to try"):
+            tune_function.configs_of(given_tuner, ((), {}), configs)
+    assert tune_function.configs_of(None, ((), {}), [1]) == ([1], [])
 
 
 # Calibrations
 
 
 def test_sizes_are_calibrated_kernel_by_kernel_and_those_held_back_last(monkeypatch):
-    name = next(v for v in vars(calibrate).values() if hasattr(v, "_problems"))
+    name = next(v for v in vars(calibrate_command).values() if hasattr(v, "_problems"))
     one = name.__new__(name)
     one.options = SimpleNamespace(measure=2, check=1)
     sizes = {"a": [1, 2, 3], "b": [4]}
-    monkeypatch.setattr(calibrate.catalog, "spec_of", lambda kernel: kernel)
+    monkeypatch.setattr(calibrate_command.catalog, "spec_of", lambda kernel: kernel)
     one._sizes = lambda spec, dtype, device: [{"N": n} for n in sizes[spec]]
     found = list(one._problems({"a": "bf16", "b": "fp16"}, None))
     assert [(p.problem.kernel, p.problem.sizes["N"], p.held) for p in found] == [

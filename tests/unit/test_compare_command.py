@@ -22,11 +22,13 @@ from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog, cli
-from workbench.commands import apart
-from workbench.commands.compare import CompareCommand
-from workbench.commands.gate import GateCommand
+from workbench.commands import gate_command
+from workbench.commands.compare import CompareOptions
+from workbench.commands.compare_command import CompareCommand
+from workbench.commands.gate import GateOptions
+from workbench.commands.gate_command import GateCommand
 from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of
-from workbench.commands.options import CommandError, CompareOptions, GateOptions
+from workbench.commands.options import CommandError
 from workbench.commands.report import draw
 from workbench.data import exits, verdict
 from workbench.data.database import open_history
@@ -349,8 +351,8 @@ def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
 
 def test_stored_runs_are_at_best_suspected(place):
     from workbench.commands.console import SweepConsole
-    from workbench.commands.options import SweepOptions
-    from workbench.commands.sweep import SweepCommand
+    from workbench.commands.sweep import SweepOptions
+    from workbench.commands.sweep_command import SweepCommand
 
     runs = []
     for by in (1.0, 1.2):
@@ -436,8 +438,8 @@ def test_a_gate_decides_on_what_its_measuring_process_sends(
         lambda device, folder: Null(slower(2, 1.05)),
         is_apart=True,
     )
-    monkeypatch.setattr("workbench.commands.gate.apart", played_apart(plain))
-    monkeypatch.setattr("workbench.commands.gate.contain_workers", nullcontext)
+    monkeypatch.setattr("workbench.commands.gate_command.apart", played_apart(plain))
+    monkeypatch.setattr("workbench.commands.gate_command.contain_workers", nullcontext)
     monkeypatch.setattr(sys, "path", list(sys.path))
     expected = [("toy", "blocks", {"N": 1024})]
     monkeypatch.setattr(GateCommand, "_check", lambda self, *places: expected)
@@ -447,16 +449,16 @@ def test_a_gate_decides_on_what_its_measuring_process_sends(
 
 def test_what_a_child_sends_is_a_result_an_error_or_nothing(monkeypatch):
     """The supervisor runs it in a process of its own; here it is the same one."""
-    monkeypatch.setattr(apart, "supervise", lambda command, tell: command())
-    assert apart.apart(lambda: {"a": [1]}) == {"a": [1]}
+    monkeypatch.setattr(gate_command, "supervise", lambda command, tell: command())
+    assert gate_command.apart(lambda: {"a": [1]}) == {"a": [1]}
 
     def fails():
         raise WorkbenchError("no such thing; do this.")
 
     with pytest.raises(CommandError, match="no such thing; do this"):
-        apart.apart(fails)
-    monkeypatch.setattr(apart, "supervise", lambda command, tell: 0)  # os._exit(0)
-    assert apart.apart(dict) is None
+        gate_command.apart(fails)
+    monkeypatch.setattr(gate_command, "supervise", lambda command, tell: 0)  # os._exit(0)
+    assert gate_command.apart(dict) is None
 
 
 # What a kernel's file becomes, by how it stood at the baseline and how it stands now: the exit code

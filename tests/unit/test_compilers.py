@@ -22,10 +22,12 @@ from workbench.catalog.source import code_hash
 from workbench.commands import compiler_comparison
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, devices_of
 from workbench.commands.code_run import new_code_run, stored_code
-from workbench.commands.compare import CompareCommand
+from workbench.commands.compare import CompareOptions
+from workbench.commands.compare_command import CompareCommand
 from workbench.commands.compiler_comparison import CompilerComparison, folder_of_version
 from workbench.commands.console import plain_console
-from workbench.commands.options import CommandError, CompareOptions, GateOptions
+from workbench.commands.gate import GateOptions
+from workbench.commands.options import CommandError
 from workbench.commands.report import draw
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import open_history

@@ -17,18 +17,16 @@ from synthetic import softmax
 
 from workbench.cli import main
 from workbench.commands import config_profiles
-from workbench.commands.compare import CompareCommand
+from workbench.commands.compare import CompareOptions
+from workbench.commands.compare_command import CompareCommand
 from workbench.commands.console import SweepConsole, console_for
-from workbench.commands.measure import MeasureCommand
-from workbench.commands.options import (
-    CommandError,
-    CompareOptions,
-    MeasureOptions,
-    ReportOptions,
-    SweepOptions,
-)
-from workbench.commands.report import make, stored_run
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.measure_command import MeasureCommand
+from workbench.commands.options import CommandError
+from workbench.commands.report import ReportOptions
+from workbench.commands.report_pages import make, stored_run
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.record import Evidence, Profile, Record
 from workbench.reports.figures.profiled import _profiled_config, profiled_table
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at, excess

@@ -15,9 +15,9 @@ from rich.console import Console
 from synthetic import matmul
 
 from workbench.commands.console import ProgressLine, SweepConsole, breakdown_line, doing, plan_line
-from workbench.commands.options import SweepOptions
 from workbench.commands.progress import ProgressLines
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.record import Record
 from workbench.tuner.engine import TimeBreakdown
 from workbench.tuner.finals import Step
@@ -189,7 +189,7 @@ def test_lines_of_progress_where_no_terminal_is(context, monkeypatch):
 
 
 def test_a_prediction_recommends_once_before_the_end(context, monkeypatch):
-    monkeypatch.setattr("workbench.commands.sweep.FIRST_CONFIGS", 4)
+    monkeypatch.setattr("workbench.commands.sweep_command.FIRST_CONFIGS", 4)
     text = printed(context, quiet=False, null=Null(lambda c: Fate(), predicts=True))
     (line,) = [line for line in text.splitlines() if line.startswith("First recommendation")]
     assert "after 4 of 11 configs" in line and "predicted" in line and "extend" not in line
@@ -199,8 +199,8 @@ def test_a_prediction_recommends_once_before_the_end(context, monkeypatch):
 
 
 def test_a_measured_sweep_names_the_best_so_far_and_only_better_ones_later(context, monkeypatch):
-    monkeypatch.setattr("workbench.commands.sweep.SO_FAR_CONFIGS", 3)
-    monkeypatch.setattr("workbench.commands.sweep.SO_FAR_S", 0.0)
+    monkeypatch.setattr("workbench.commands.sweep_command.SO_FAR_CONFIGS", 3)
+    monkeypatch.setattr("workbench.commands.sweep_command.SO_FAR_S", 0.0)
     null = Null(lambda c: Fate(time_s=1e-4 / getattr(c.config, "block_n", 1)))
     text = printed(context, quiet=False, null=null)
     lines = [line for line in text.splitlines() if line.startswith("So far")]
@@ -212,7 +212,7 @@ def test_a_measured_sweep_names_the_best_so_far_and_only_better_ones_later(conte
 
 def test_a_measured_sweep_or_a_short_one_has_no_first_recommendation(context, monkeypatch):
     assert "First" not in printed(context, False, null=Null(lambda c: Fate(), predicts=True))
-    monkeypatch.setattr("workbench.commands.sweep.FIRST_CONFIGS", 4)
+    monkeypatch.setattr("workbench.commands.sweep_command.FIRST_CONFIGS", 4)
     assert "First" not in printed(context, False)
 
 

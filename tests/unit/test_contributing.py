@@ -28,7 +28,7 @@ KINDS = {
     "sweep": ("docs/extending.md", "Add a sweep", 1),
     "experiment": ("docs/extending.md", "Add an experiment", 1),
     "page": ("docs/extending.md", "Add a page", 1),
-    "command": ("docs/extending.md", "Add a command", 2),  # its options and its module
+    "command": ("docs/extending.md", "Add a command", 2),  # its file, and its name in a panel
     # a field with its column, and the place that fills it
     "compiler metric": ("docs/extending.md", "Add a compiler metric", 2),
 }
@@ -257,7 +257,13 @@ def test_a_device(copy_for) -> None:
 @pytest.mark.nightly
 def test_a_command(copy_for) -> None:
     copy = copy_for("command")
-    paths = copy.write()
+    before, (own, row) = copy.text, copy.blocks
+    table, panel = copy.folder / row.path, row.text.partition(":")[0]
+    lines = table.read_text().splitlines(keepends=True)
+    assert sum(line.strip().startswith(panel) for line in lines) == 1
+    table.write_text("".join(f"    {row.text}" if panel in line else line for line in lines))
+    (copy.folder / own.path).write_text(own.text)
+    paths = copy.touched(before)
     assert all(Path(path).parent == Path("workbench/commands") for path in paths)
     (name,) = (Path(path).stem for path in paths if Path(path).stem != "options")
     assert re.search(rf"\b{name} +List the kernels", copy.workbench("--help"))

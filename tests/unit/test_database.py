@@ -217,7 +217,7 @@ AGES = {"new": 1, "month": 30, "old": 100, "older": 200, "live": 0.1}
 @pytest.fixture
 def aged(url, tmp_path, monkeypatch):
     """Runs of several ages, each with an outcome, a comparison and a finding."""
-    monkeypatch.setattr("workbench.commands.history.default_path", lambda: tmp_path / "t.json")
+    monkeypatch.setattr("workbench.data.tuned_cache.default_path", lambda: tmp_path / "t.json")
     with open_history(url) as history:
         for name, days in AGES.items():
             env = replace(RUN.environment, commit=name)
@@ -339,7 +339,7 @@ def test_the_space_is_given_back(place):
 @pytest.mark.parametrize("column", ["started", "started_epoch_s", "state", "engine", "payload"])
 @pytest.mark.parametrize("odd", ["\x1b[2J", b"\xff", 5])
 def test_a_damaged_run_ends_no_pruning(place, capsys, tmp_path, monkeypatch, column, odd):
-    monkeypatch.setattr("workbench.commands.history.default_path", lambda: tmp_path / "t.json")
+    monkeypatch.setattr("workbench.data.tuned_cache.default_path", lambda: tmp_path / "t.json")
     with closing(sqlite3.connect(place)) as db:
         db.execute(f"update runs set {column} = ?", (odd,))
         db.commit()

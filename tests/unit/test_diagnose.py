@@ -19,7 +19,7 @@ from workbench.code.code_reading import MachineCode, code_of_assembly
 from workbench.code.flow import flow_graph
 from workbench.code.listing import read_sass
 from workbench.code.partitions import specialisation
-from workbench.commands.diagnose_model import ADVICE
+from workbench.commands.diagnose_code import ADVICE
 from workbench.commands.diagnose_trace import run_report, trace_report
 from workbench.commands.diagnosed import NAMED, NotEvaluable, missing_lines
 from workbench.commands.result import RunResult

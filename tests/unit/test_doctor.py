@@ -15,7 +15,8 @@ from rich.console import Console
 from metal_shim import compiler
 from workbench.commands import doctor
 from workbench.commands.doctor import Check, examine, show
-from workbench.device import cuda_driver
+from workbench.data import environment
+from workbench.device import cuda_driver, hardware
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, DriverFailed
 from workbench.device.hardware import DEVICES
 from workbench.traces.profilers.running import machine
@@ -27,7 +28,7 @@ FAULT = doctor._torch_fault
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch, tmp_path):
     """No GPU, driver, program or browser; each test adds what it is about."""
-    monkeypatch.setattr(doctor, "torch_build", lambda: {})
+    monkeypatch.setattr(environment, "torch_build", lambda: {})
     monkeypatch.setattr(doctor, "_torch_fault", lambda folder: None)
     monkeypatch.setattr(doctor, "NVIDIA_PROC", tmp_path / "nvidia")
     monkeypatch.setattr(doctor, "AMD_DRIVER", tmp_path / "amdgpu")
@@ -102,8 +103,8 @@ GPUS = (CudaGpu("NVIDIA H200", 140 << 30), CudaGpu("NVIDIA A100", 80 << 30))
 
 
 def machine_with(monkeypatch, driver, cuda="13.0"):
-    monkeypatch.setattr(doctor, "torch_build", lambda: {"cuda": cuda})
-    monkeypatch.setattr(doctor, "cuda_driver", driver)
+    monkeypatch.setattr(environment, "torch_build", lambda: {"cuda": cuda})
+    monkeypatch.setattr(cuda_driver, "cuda_driver", driver)
 
 
 def test_every_gpu_is_named_with_its_memory(monkeypatch, look):
@@ -134,7 +135,7 @@ def test_a_build_for_rocm_is_asked_itself(monkeypatch, look):
         get_device_properties=lambda index: SimpleNamespace(name="MI300X", total_memory=192 << 30),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(doctor, "torch_build", lambda: {"hip": "7.0"})
+    monkeypatch.setattr(environment, "torch_build", lambda: {"hip": "7.0"})
     assert look("GPU 0").result == "MI300X, 192 GiB"
 
 
@@ -262,7 +263,7 @@ def test_where_capabilities_cannot_be_read_root_decides(monkeypatch, look, user)
     ],
 )
 def test_torch_says_what_it_was_built_for(monkeypatch, look, build, words):
-    monkeypatch.setattr(doctor, "torch_build", lambda: build)
+    monkeypatch.setattr(environment, "torch_build", lambda: build)
     monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
     assert look("torch").result == f"2.13.0, built {words}"
 
@@ -319,7 +320,9 @@ def test_the_compiler_is_the_one_that_triton_would_take(monkeypatch, look, cc, t
 @pytest.mark.parametrize("name", [*doctor.PROFILERS, *doctor.BINARY_TOOLS])
 def test_programs_on_the_path_are_found(monkeypatch, look, name):
     monkeypatch.setattr(
-        doctor.shutil, "which", lambda context: f"/bin/{context}" if context == name else None
+        doctor.shutil,
+        "which",
+        lambda context: f"/bin/{context}" if context == name else None,
     )
     assert look(name) == Check(name, True, f"/bin/{name}")
 
@@ -333,8 +336,8 @@ OF_XCODE = {"xcodebuild": "Xcode 16.1\nBuild version 16B40", "xcrun": XCTRACE}
 
 def mac_with(monkeypatch, programs, device=True):
     monkeypatch.setattr(doctor.sys, "platform", "darwin")
-    monkeypatch.setattr(doctor, "output_of", lambda *words: run(*words, programs=programs))
-    monkeypatch.setattr(doctor, "metal_device", lambda: device)
+    monkeypatch.setattr(environment, "output_of", lambda *words: run(*words, programs=programs))
+    monkeypatch.setattr(hardware, "metal_device", lambda: device)
 
 
 def test_a_mac_has_its_metal_device_xcode_and_power(monkeypatch, look):
@@ -354,7 +357,7 @@ def test_what_a_mac_lacks_has_a_remedy(monkeypatch, look):
     for name in ("Xcode", "xctrace"):
         assert look(name).ok is False and "xcode-select" in look(name).remedy
     assert look("power").ok is False and look("power").remedy == "plug it in"
-    monkeypatch.setattr(doctor, "metal_device", lambda: 1 / 0)
+    monkeypatch.setattr(hardware, "metal_device", lambda: 1 / 0)
     assert look("Metal device").ok is None
 
 

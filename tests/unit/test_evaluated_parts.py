@@ -14,8 +14,9 @@ from workbench import cli
 from workbench.backend import sanitizing
 from workbench.backend.workers import LOST
 from workbench.catalog import spec_of
-from workbench.commands import evaluate as command
-from workbench.commands.options import CommandError, EvaluateOptions
+from workbench.commands import evaluate_kernel as command
+from workbench.commands.evaluate import EvaluateOptions
+from workbench.commands.options import CommandError
 from workbench.data.record import Energy, Record
 from workbench.device.hardware import find_device
 from workbench.evaluation import evaluator, plan_evaluator, problem, submission
@@ -429,7 +430,7 @@ def stored_verdict(folder, monkeypatch):
     path = folder / "v.json"
     monkeypatch.setattr(command, "require_triton", lambda: None)
     monkeypatch.setattr(command, "_evaluate_task", lambda *_, **more: evaluated())
-    assert command.run(options(device="h100", json=path)) == 0
+    assert command.evaluate(options(device="h100", json=path)) == 0
     return path
 
 
@@ -439,7 +440,7 @@ def test_a_stored_verdict_is_verified_by_the_same_seed(tmp_path, monkeypatch, ca
     for state, code in (("kept", 0), ("broken", 1)):
         monkeypatch.setattr(command, "_evaluate_task", lambda options, opened, seed, s=state: (
             seeds.append((seed, options.kernel, options.spec)) or again[s]))  # fmt: skip
-        assert command.run(EvaluateOptions(verify=path, quiet=True)) == code
+        assert command.evaluate(EvaluateOptions(verify=path, quiet=True)) == code
     assert seeds == [(9, "mine.py", "softmax")] * 2
     assert "not verified: other verdict, rule" in capsys.readouterr().out
 
@@ -476,7 +477,7 @@ def test_a_verdict_is_given_again_at_once_for_the_same_contents_request_and_gpu(
 
     def code_of(**more):
         asked = {"kernel": str(kernel), "spec": "softmax", "json": path, "reuse": path, **more}
-        return command.run(EvaluateOptions(**asked))
+        return command.evaluate(EvaluateOptions(**asked))
 
     monkeypatch.setattr(command, "require_triton", lambda: None)
     monkeypatch.setattr(command, "_evaluate_task", judge)

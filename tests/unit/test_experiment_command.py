@@ -14,8 +14,8 @@ from rich.console import Console
 
 from workbench import catalog
 from workbench.catalog import CatalogError
-from workbench.commands import experiment
-from workbench.commands.options import ExperimentOptions
+from workbench.commands import experiment_command
+from workbench.commands.experiment import ExperimentOptions
 from workbench.data.database import open_history
 from workbench.data.events import read
 from workbench.data.record import Chart, Evidence, Failure, Finding, Record, Series
@@ -59,7 +59,7 @@ EXPERIMENT = Experiment("a test's own", variants, analyse, kernels=("copy",))
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "find_experiment", lambda name: EXPERIMENT)
+    monkeypatch.setattr(experiment_command, "find_experiment", lambda name: EXPERIMENT)
 
     def go(backend, **wanted):
         text = io.StringIO()
@@ -67,7 +67,7 @@ def run(tmp_path, monkeypatch):
             "probe", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db", **wanted,
         )  # fmt: skip
         console = Console(file=text, width=240, highlight=False, markup=False)
-        code = experiment.ExperimentCommand(
+        code = experiment_command.ExperimentCommand(
             question, console, lambda device, folder: backend, tuned_file=tmp_path / "winners.json"
         ).go()
         return code, text.getvalue(), tmp_path
@@ -262,7 +262,9 @@ def test_what_is_worked_out_runs_nothing(tmp_path):
     )  # fmt: skip
     console = Console(file=text, width=240, highlight=False, markup=False)
     assert (
-        experiment.ExperimentCommand(question, console, tuned_file=tmp_path / "winners.json").go()
+        experiment_command.ExperimentCommand(
+            question, console, tuned_file=tmp_path / "winners.json"
+        ).go()
         == 0
     )
     assert "Nothing is run. All figures are computed for Apple M2 Max." in text.getvalue()
@@ -274,7 +276,7 @@ def test_what_is_worked_out_runs_nothing(tmp_path):
 def test_a_time_to_compare_with_is_for_what_is_not_run():
     question = ExperimentOptions("intensity", time="1ms")
     with pytest.raises(ExperimentError, match="--time is for what is not run"):
-        experiment.ExperimentCommand(question, Console()).go()
+        experiment_command.ExperimentCommand(question, Console()).go()
 
 
 def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
@@ -283,7 +285,7 @@ def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
     sizes = {"N": 1024}
     wanted = Context(str(path), sizes, "bf16", null.device, False, {})
     both = [Variant(impl, str(path), impl, sizes, "bf16") for impl in ("blocks", "torch")]
-    result = experiment.prepare(wanted, both, synthetic.softmax()[0], null, Tuned())
+    result = experiment_command.prepare(wanted, both, synthetic.softmax()[0], null, Tuned())
     assert {name: cause.reason for name, cause in result.refused.items()} == {
         "blocks": "`refuse` of toy.blocks failed (ZeroDivisionError: division by zero)"
     }
@@ -325,7 +327,10 @@ def test_an_experiment_is_a_file_anywhere(own, tmp_path):
     console = Console(file=text, width=240, highlight=False, markup=False)
     question = ExperimentOptions(str(own), out=tmp_path, database=url)
     backend = Null()
-    assert experiment.ExperimentCommand(question, console, lambda device, folder: backend).go() == 0
+    assert (
+        experiment_command.ExperimentCommand(question, console, lambda device, folder: backend).go()
+        == 0
+    )
     last, outcomes, (finding,) = stored(tmp_path)
     assert last.name == "probe_of_mine" and str(own) in last.command
     assert [o.case.kernel for o in outcomes] == ["toy", "copy"]

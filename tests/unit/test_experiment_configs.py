@@ -13,8 +13,8 @@ from rich.console import Console
 
 from workbench import catalog
 from workbench.code.loops import Code, Counts
-from workbench.commands import experiment
-from workbench.commands.options import ExperimentOptions
+from workbench.commands import experiment_command
+from workbench.commands.experiment import ExperimentOptions
 from workbench.compile import Compiled
 from workbench.data import stats
 from workbench.data.database import open_history
@@ -596,7 +596,7 @@ def test_an_experiment_runs_to_its_page(tmp_path, predicts):
     console = Console(file=text, width=200, highlight=False, markup=False)
     backend = Null(fate, predicts=predicts)
     assert (
-        experiment.ExperimentCommand(
+        experiment_command.ExperimentCommand(
             question, console, lambda device, folder: backend, tuned_file=tmp_path / "winners.json"
         ).go()
         == 0

@@ -11,8 +11,8 @@ from rich.console import Console
 from variant_results import ROOT, by_name, context, failed, text, took
 
 from workbench import catalog
-from workbench.commands import experiment
-from workbench.commands.options import ExperimentOptions
+from workbench.commands import experiment_command
+from workbench.commands.experiment import ExperimentOptions
 from workbench.experiments import ExperimentError
 from workbench.reports.findings import GAINS, IMPACT, KPI
 
@@ -132,7 +132,7 @@ def test_it_runs_from_the_question_to_the_page(tmp_path, predicts):
     backend = Null(lambda c: Fate(time_s=1e-5, kernels=33), predicts=predicts)
     question = ExperimentOptions(str(FILE), out=tmp_path, database=f"sqlite:///{tmp_path}/h.db")
     console = Console(file=words, width=999, highlight=False, markup=False)
-    trials = experiment.ExperimentCommand(question, console, lambda device, folder: backend)
+    trials = experiment_command.ExperimentCommand(question, console, lambda device, folder: backend)
     assert trials.go() == 0 and EXPERIMENT.kernels == (e2e.STEP,)
     (finding,) = trials.recorder.findings
     assert finding.kernel == "model_step" and finding.sentence in words.getvalue()

@@ -19,10 +19,10 @@ from workbench.backend.described import (
     read_description,
 )
 from workbench.commands.console import plain_console
-from workbench.commands.gate import missing
+from workbench.commands.gate import GateOptions
 from workbench.commands.gate_checks import ChangedImpl, Judges
+from workbench.commands.gate_command import missing
 from workbench.commands.gate_report import GateReport
-from workbench.commands.options import GateOptions
 from workbench.data.comparison import ComparisonResult
 from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Case, Comparison, Failure

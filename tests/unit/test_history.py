@@ -15,7 +15,13 @@ import sqlalchemy as sa
 from rich.console import Console
 
 import workbench
-from workbench.commands.history import HEADINGS, fitting_widths, history_table, show_history
+from workbench.commands.history import (
+    HEADINGS,
+    HistoryOptions,
+    fitting_widths,
+    history_table,
+    show_history,
+)
 from workbench.data import database as module
 from workbench.data.database import (
     SCHEMA,
@@ -672,7 +678,7 @@ def test_a_time_has_its_unit(seconds, text):
 
 def shown(history: History, width: int = 200, **wanted) -> str:
     out = io.StringIO()
-    show_history(history, Console(file=out, width=width), **wanted)
+    show_history(history, Console(file=out, width=width), HistoryOptions(**wanted))
     return out.getvalue()
 
 

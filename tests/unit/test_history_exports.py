@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from workbench.commands.history import run
+from workbench.commands.history import HistoryOptions, run
 from workbench.commands.history_exports import newest_times, parquet
-from workbench.commands.options import CommandError, HistoryOptions
+from workbench.commands.options import CommandError
 from workbench.data.database import Row, open_history
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,8 @@ import synthetic
 from made_history import KERNEL_FILE, commits, fill, measured_run, noisy, repository
 
 from workbench import cli
-from workbench.commands import site as module
-from workbench.commands.site import MARKER, SiteError, check_place, write_folder
+from workbench.commands import site_command as module
+from workbench.commands.site_command import MARKER, SiteError, check_place, write_folder
 from workbench.data.database import open_history
 from workbench.device.error_band import device_words
 from workbench.reports.history_site import file_of

@@ -18,7 +18,7 @@ from nightly import by_turns
 import workbench
 from workbench import cli
 from workbench.commands.console import clean, plain_console, say
-from workbench.commands.report import _place
+from workbench.commands.report_pages import _place
 from workbench.data import clock
 from workbench.data.database import HistoryError, open_history
 from workbench.data.events import EventLog, read
@@ -121,8 +121,8 @@ def test_nothing_else_executes_the_source_of_a_run():
     """Whoever reads `run.source` is listed here, with how it is guarded."""
     known = {
         "data/returned.py": 1,  # refuses one that is not empty
-        "commands/compare.py": 3,  # behind --trust
-        "commands/site.py": 1,  # the path whose differences git lists; nothing is imported
+        "commands/compare_command.py": 3,  # behind --trust
+        "commands/site_command.py": 1,  # the path whose differences git lists; nothing is imported
         "commands/trace_comparison.py": 1,  # as a name in messages
         "tuner/tuned.py": 1,  # of the run that this process made
     }

@@ -18,28 +18,25 @@ from synthetic import softmax
 
 import workbench
 from workbench import cli
-from workbench.commands import evaluate, experiment
-from workbench.commands.ceilings import CeilingsCommand
-from workbench.commands.compare import CompareCommand
+from workbench.commands import evaluate_kernel, experiment_command
+from workbench.commands.ceilings import CeilingsOptions
+from workbench.commands.ceilings_command import CeilingsCommand
+from workbench.commands.compare import CompareOptions
+from workbench.commands.compare_command import CompareCommand
 from workbench.commands.console import SweepConsole, console_for, prints_aside
-from workbench.commands.evaluate import Evaluation
-from workbench.commands.experiment import ExperimentCommand
-from workbench.commands.gate import GateCommand
+from workbench.commands.evaluate import EvaluateOptions
+from workbench.commands.evaluate_kernel import Evaluation
+from workbench.commands.experiment import ExperimentOptions
+from workbench.commands.experiment_command import ExperimentCommand
+from workbench.commands.gate import GateOptions
+from workbench.commands.gate_command import GateCommand
 from workbench.commands.instrumentation import completion_event, dispatch_events, op_path
-from workbench.commands.measure import MeasureCommand
-from workbench.commands.options import (
-    CeilingsOptions,
-    CommandError,
-    CompareOptions,
-    EvaluateOptions,
-    ExperimentOptions,
-    GateOptions,
-    MeasureOptions,
-    SweepOptions,
-    commands,
-)
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.measure_command import MeasureCommand
+from workbench.commands.options import CommandError, commands
 from workbench.commands.result import MEANINGS, json_text
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.compile import Compiled, LaunchShape
 from workbench.data.clock import timestamp
 from workbench.data.events import (
@@ -126,7 +123,7 @@ class Place:
             wanted = CeilingsOptions(**kept)
             return CeilingsCommand(wanted, console_for(wanted), opened, list).go()
         del kept["out"], kept["database"]
-        return evaluate.run(EvaluateOptions("copy", **kept))
+        return evaluate_kernel.evaluate(EvaluateOptions("copy", **kept))
 
     def events(self, file=None):
         """The events of the run's own file, or of `file`."""
@@ -161,14 +158,14 @@ def place(tmp_path, monkeypatch):
         page = f"workbench.reports.{name}.page"
         monkeypatch.setattr(page, lambda *given, **more: "<p>page</p>")
     toy = Experiment("a test's own", variants, analyse, kernels=("copy",))
-    monkeypatch.setattr(experiment, "find_experiment", lambda name: toy)
-    groups = "workbench.commands.ceilings.ceilings.groups_of"
+    monkeypatch.setattr(experiment_command, "find_experiment", lambda name: toy)
+    groups = "workbench.commands.ceilings_command.ceilings.groups_of"
     from workbench.experiments.analysis import ceilings
 
     every = ceilings.groups_of
     monkeypatch.setattr(groups, lambda *given: [g for g in every(*given) if g.boost][:1])
-    monkeypatch.setattr(evaluate, "_evaluate", evaluation)
-    monkeypatch.setattr(evaluate, "require_triton", lambda: None)
+    monkeypatch.setattr(evaluate_kernel, "_evaluate", evaluation)
+    monkeypatch.setattr(evaluate_kernel, "require_triton", lambda: None)
     return Place(tmp_path)
 
 

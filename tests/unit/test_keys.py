@@ -14,9 +14,9 @@ from workbench.backend.processes import compile_all
 from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers
 from workbench.catalog.source import SourceChanged, code_hash, load_kernel
-from workbench.commands import experiment
+from workbench.commands import experiment_command
 from workbench.commands.comparison import PairMaker
-from workbench.commands.measure import ProblemGroup
+from workbench.commands.measure_command import ProblemGroup
 from workbench.commands.operands import Operand
 from workbench.commands.selected import Selected
 from workbench.data.record import Case, Record, Run, key_of
@@ -140,7 +140,8 @@ def of_an_experiment(context, folder):
     ]
     about = Context(problem.kernel, problem.sizes, problem.dtype, null.device, False, {})
     created = [
-        experiment.prepare(about, [variant], context.run, null, Tuned()) for variant in variants
+        experiment_command.prepare(about, [variant], context.run, null, Tuned())
+        for variant in variants
     ]
     return [part.candidate.key for each in created for part in each.tasks.values()]
 
@@ -265,7 +266,7 @@ def test_what_schema_1_stored_is_found_under_its_key_and_marked(tmp_path, monkey
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     real = plan_sweep
     monkeypatch.setattr(
-        "workbench.commands.sweep.plan_sweep",
+        "workbench.commands.sweep_command.plan_sweep",
         lambda *given, **more: plans.append(real(*given, **more)) or plans[-1],
     )
     outcomes = [o for o in place.sweep(predicts=True) if isinstance(o, Record)]

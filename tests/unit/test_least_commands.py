@@ -7,7 +7,7 @@ import pytest
 import synthetic
 
 from workbench.backend.cluster import spread
-from workbench.commands import bring_back, code
+from workbench.commands import bring_back, code_report
 from workbench.compile.facts import HotCode
 from workbench.data import selection
 from workbench.data.record import Measured, Record
@@ -175,27 +175,29 @@ def test_a_gpu_begins_its_part_of_the_jobs_that_wait():
     assert one.share == 1
 
 
-@pytest.mark.parametrize("revision", [code.WORKING, "HEAD~1"])
+@pytest.mark.parametrize("revision", [code_report.WORKING, "HEAD~1"])
 @pytest.mark.parametrize("repository", [True, False])
 def test_the_code_of_this_tree_needs_no_worktree(monkeypatch, revision, repository):
-    monkeypatch.setattr(code.catalog, "spec_of", lambda name: f"spec of {name}")
-    monkeypatch.setattr(code, "check_dtype", lambda *_: None)
+    monkeypatch.setattr(code_report.catalog, "spec_of", lambda name: f"spec of {name}")
+    monkeypatch.setattr(code_report, "check_dtype", lambda *_: None)
     operand = SimpleNamespace(revision=revision)
-    monkeypatch.setattr(code, "operands_of", lambda *_: (operand, None))
-    monkeypatch.setattr(code, "repository_with", lambda target: "here" if repository else None)
-    monkeypatch.setattr(code, "_compile_operand", lambda *words: words)
+    monkeypatch.setattr(code_report, "operands_of", lambda *_: (operand, None))
+    monkeypatch.setattr(
+        code_report, "repository_with", lambda target: "here" if repository else None
+    )
+    monkeypatch.setattr(code_report, "_compile_operand", lambda *words: words)
 
     def worktrees(repository):
         raise LookupError(repository)
 
-    monkeypatch.setattr(code, "Worktrees", worktrees)
+    monkeypatch.setattr(code_report, "Worktrees", worktrees)
     options = SimpleNamespace(launch=None, dtype="bf16", impl=None)
-    if revision == code.WORKING or not repository:
+    if revision == code_report.WORKING or not repository:
         spec = "spec of softmax"
-        assert code._read(options, "softmax", "x") == (options, spec, spec, operand)
+        assert code_report._read(options, "softmax", "x") == (options, spec, spec, operand)
     else:
         with pytest.raises(LookupError, match="here"):
-            code._read(options, "softmax", "x")
+            code_report._read(options, "softmax", "x")
 
 
 @pytest.mark.parametrize(

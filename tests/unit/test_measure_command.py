@@ -13,9 +13,10 @@ from rich.console import Console
 
 from workbench import catalog
 from workbench.catalog.source import code_hash
-from workbench.commands.measure import MeasureCommand, problems_of
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.measure_command import MeasureCommand, problems_of
 from workbench.commands.operands import OperandError
-from workbench.commands.options import CommandError, MeasureOptions
+from workbench.commands.options import CommandError
 from workbench.commands.report import draw
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read

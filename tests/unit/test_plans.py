@@ -1,6 +1,7 @@
 """Plans of launches: the text of a launcher, the text of device code, and the reader of plans. What
 is refused here is never imported, and never `correct` on evidence."""
 
+import json
 import linecache
 import random
 import sys
@@ -15,8 +16,9 @@ from cheats import SPEC, Cheat
 from strict_cheats import STRICT
 
 from workbench import catalog
-from workbench.commands import verdicts
-from workbench.commands.options import CommandError, EvaluateOptions
+from workbench.commands import evaluate_kernel
+from workbench.commands.evaluate import EvaluateOptions
+from workbench.commands.options import CommandError
 from workbench.data import frozen
 from workbench.evaluation import gpu_rules
 from workbench.evaluation.device_text import device_file_text
@@ -419,23 +421,23 @@ def test_a_stored_verdict_is_judged_again_by_its_own_words(tmp_path):
               "device": "h200", "predicted": True, "verdict": "correct", "digests": {"plan": "a"},
               "rule": None, "hidden_sizes": [], "exit_code": 0}  # fmt: skip
     path = tmp_path / "v.json"
-    path.write_text(verdicts.json.dumps(stored))
-    assert verdicts.stored_verdict(path) == stored
-    options = verdicts.options_of(stored, EvaluateOptions(None, verify=path))
+    path.write_text(json.dumps(stored))
+    assert evaluate_kernel.stored_verdict(path) == stored
+    options = evaluate_kernel.options_of(stored, EvaluateOptions(None, verify=path))
     assert (options.kernel, options.spec, options.impl) == (
         "a.py", "b.py", "mine:block_n=64,num_warps=4")  # fmt: skip
     assert (options.sizes, options.dtype, options.device) == ("M=3", "fp32", "h200")
-    moved = verdicts.options_of(stored, EvaluateOptions("c.py", spec="d.py"))
+    moved = evaluate_kernel.options_of(stored, EvaluateOptions("c.py", spec="d.py"))
     assert (moved.kernel, moved.spec) == ("c.py", "d.py")
-    assert verdicts.differing(stored, stored) == []
+    assert evaluate_kernel.differing(stored, stored) == []
     now = {**stored, "verdict": "rejected", "digests": {"plan": "b", "spec": "c"}}
-    assert verdicts.differing(stored, now) == ["verdict", "plan", "spec"]
-    for odd in ("", "[]", "{}", verdicts.json.dumps({**stored, "seed": "3"}),
-                verdicts.json.dumps({**stored, "digests": None}),
-                verdicts.json.dumps({**stored, "exit_code": "0"}), "[" * 9999):  # fmt: skip
+    assert evaluate_kernel.differing(stored, now) == ["verdict", "plan", "spec"]
+    for odd in ("", "[]", "{}", json.dumps({**stored, "seed": "3"}),
+                json.dumps({**stored, "digests": None}),
+                json.dumps({**stored, "exit_code": "0"}), "[" * 9999):  # fmt: skip
         path.write_text(odd)
         with pytest.raises(CommandError):
-            verdicts.stored_verdict(path)
+            evaluate_kernel.stored_verdict(path)
 
 
 def test_digests_tell_files_apart():

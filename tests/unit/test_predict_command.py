@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import catalog
-from workbench.commands.options import CommandError, OptionError, PredictOptions
-from workbench.commands.predict import run
+from workbench.commands.options import CommandError, OptionError
+from workbench.commands.predict import PredictOptions, run
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import UnknownDevice, device_named
 from workbench.tuner.prediction import FIRST, KNOBS, NotPredicted, rank_configs

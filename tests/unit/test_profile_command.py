@@ -17,8 +17,9 @@ from null_backend import Null
 
 from workbench.cli import main
 from workbench.commands.operators import operator_table, read_operators, write_operators
-from workbench.commands.options import OptionError, ProfileOptions
-from workbench.commands.profile import check_options
+from workbench.commands.options import OptionError
+from workbench.commands.profile import ProfileOptions
+from workbench.commands.profile_command import check_options
 from workbench.traces.readers import read
 
 pytestmark = pytest.mark.unit

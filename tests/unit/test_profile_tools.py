@@ -13,8 +13,9 @@ from null_backend import Null
 from source_pages import PageRow, source_page
 
 from workbench.cli import main
-from workbench.commands.options import OptionError, ProfileOptions
-from workbench.commands.profile import chosen_tool
+from workbench.commands.options import OptionError
+from workbench.commands.profile import ProfileOptions
+from workbench.commands.profile_command import chosen_tool
 from workbench.commands.profile_counters import counter_groups
 from workbench.traces.profilers import (
     Command,
@@ -393,7 +394,9 @@ def test_listed_names_hold_the_pattern():
 )  # fmt: skip
 def test_a_wrong_request_is_one_sentence(capsys, tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("workbench.commands.profile.machine_here", lambda *_: MACHINES["none"])
+    monkeypatch.setattr(
+        "workbench.commands.profile_command.machine_here", lambda *_: MACHINES["none"]
+    )
     assert main(["profile", *words]) == 2
     out, err = capsys.readouterr()
     assert err.startswith("error: ") and err.count("\n") == 1 and said in err and not out
@@ -458,7 +461,7 @@ def command(tmp_path, monkeypatch, capfd):
             path.chmod(0o755)
             programs[path.name] = str(path)
         machine = Machine(sys.executable, "cuda", VERSIONS, {}, programs)
-        monkeypatch.setattr("workbench.commands.profile.machine_here", lambda *_: machine)
+        monkeypatch.setattr("workbench.commands.profile_command.machine_here", lambda *_: machine)
         monkeypatch.setattr("workbench.commands.profiled_kernel.backend_for", lambda *_: Null())
         monkeypatch.chdir(tmp_path)
         url = f"sqlite:///{tmp_path / 'h.db'}"
@@ -527,7 +530,7 @@ def test_where_ncu_gives_nothing_trace_is_tried(command, tmp_path, name, monkeyp
         tried.append(profiler.title)
         raise ProfilerError("No GPU.")
 
-    monkeypatch.setattr("workbench.commands.profile.run_tool", stop)
+    monkeypatch.setattr("workbench.commands.profile_command.run_tool", stop)
     named = ("--metrics", "smsp__inst_executed.sum", "--device", "h200")
     code, _, err, files = command(*named, ncu=ncu_of(tmp_path, *rows, **more))
     assert code == 2 and words in err and "so trace records the kernel" in err

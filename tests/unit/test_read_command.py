@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from workbench.cli import main
-from workbench.commands.options import ReadOptions
-from workbench.commands.read import run, summarise
+from workbench.commands.read import ReadOptions, run, summarise
 from workbench.commands.trace_tables import kpi_text
 from workbench.traces.readers import read
 from workbench.traces.trace import ActivityKind, CounterValue, Dispatch, Trace

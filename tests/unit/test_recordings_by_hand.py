@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from workbench.commands.profile import unreadable_lines
+from workbench.commands.profile_command import unreadable_lines
 from workbench.traces.profilers.running import child, expected
 from workbench.traces.profilers.running.child import ChildEnd
 from workbench.traces.profilers.running.expected import (

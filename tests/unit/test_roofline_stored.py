@@ -7,8 +7,8 @@ import pytest
 import synthetic
 
 from workbench import cli
-from workbench.commands.options import ReportOptions
-from workbench.commands.report import make, sheet
+from workbench.commands.report import ReportOptions
+from workbench.commands.report_pages import make, sheet
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
 from workbench.reports import ReportError

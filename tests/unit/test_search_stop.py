@@ -16,9 +16,9 @@ from nullside import LIBRARY, SPEC, Place
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
-from workbench.commands.options import SweepOptions
 from workbench.commands.problem import default_search, search_plan_of
 from workbench.commands.report import draw
+from workbench.commands.sweep import SweepOptions
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Finding, Record, Run
 from workbench.device.hardware import device_named

@@ -9,7 +9,8 @@ import pytest
 
 from workbench import cli
 from workbench.commands import serve_jobs, serve_tools
-from workbench.commands.options import CommandError, ServeOptions, commands
+from workbench.commands.options import CommandError, commands
+from workbench.commands.serve import ServeOptions
 from workbench.data.database import open_history
 from workbench.data.submissions import QueuedSubmission, Submissions
 

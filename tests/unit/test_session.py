@@ -18,10 +18,11 @@ from nullside import CONFIGS, Place
 
 from workbench import catalog
 from workbench.commands.console import SweepConsole
-from workbench.commands.options import CommandError, SweepOptions
+from workbench.commands.options import CommandError
 from workbench.commands.run import check_writable
 from workbench.commands.sizes import sizes_of
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.database import History, HistoryError, open_history
 from workbench.data.events import Events, RunFinished, read
 from workbench.data.interrupts import Interrupts
@@ -173,7 +174,7 @@ def test_a_predicted_time_stays_predicted_and_has_no_final(context):
 
 
 def test_what_the_sanitizer_does_not_accept_cannot_win(context, monkeypatch):
-    monkeypatch.setattr("workbench.commands.sweep.check_sanitizer", lambda *_: None)
+    monkeypatch.setattr("workbench.commands.sweep_command.check_sanitizer", lambda *_: None)
     race = by_block(n16=Fate(time_s=1e-6, sanitized="racecheck at N=64: 3 errors"))
     without = context.sweep(race)
     assert of(without, "hot")[0].case.config["block_n"] == 16 and not context.labels("sanitize")
@@ -292,7 +293,7 @@ def test_of_two_predicted_sweeps_at_once_the_second_takes_over_what_the_first_di
             context.sweep(predicts=True)  # the other process
         yield
 
-    monkeypatch.setattr("workbench.commands.sweep.hold_lock", waiting)
+    monkeypatch.setattr("workbench.commands.sweep_command.hold_lock", waiting)
     outcomes = context.sweep(predicts=True)
     assert len(of(outcomes, "predict")) == CONFIGS and backends[0].requests == []
     assert len(locks) == 2 and locks[0] == locks[1] and "the sweep of toy" in locks[0].title

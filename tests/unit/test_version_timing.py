@@ -13,9 +13,9 @@ from workbench.backend.compilers import FactsJob
 from workbench.backend.version_timing import NoVersionTimes, VersionTimer
 from workbench.cli import main
 from workbench.commands import compiler_comparison
+from workbench.commands.compare import CompareOptions
 from workbench.commands.compiler_comparison import CompilerComparison
 from workbench.commands.console import plain_console
-from workbench.commands.options import CompareOptions
 from workbench.commands.result import RunResult
 from workbench.data.database import open_history
 from workbench.data.environment import UNKNOWN

@@ -15,8 +15,8 @@ from null_backend import ENVIRONMENT, Fate, Null
 
 from workbench import catalog
 from workbench.commands.console import SweepConsole
-from workbench.commands.options import SweepOptions
-from workbench.commands.sweep import SweepCommand
+from workbench.commands.sweep import SweepOptions
+from workbench.commands.sweep_command import SweepCommand
 from workbench.data.environment import fingerprint
 from workbench.data.tuned_cache import Tuned
 from workbench.device.hardware import DEVICES

@@ -14,7 +14,9 @@ from recorded_workloads import damaged, signatures, workloads
 
 from workbench import cli
 from workbench.commands import workload_merge, workload_record
-from workbench.commands.options import OptionError, WorkloadMergeOptions, WorkloadRecordOptions
+from workbench.commands.options import OptionError
+from workbench.commands.workload_merge import WorkloadMergeOptions
+from workbench.commands.workload_record import WorkloadRecordOptions
 from workbench.traces.profilers.running.after_import import AfterImport
 from workbench.traces.readers import read as read_trace
 from workbench.workload import file as files

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.commands import workload_compare
-from workbench.commands.options import OptionError, WorkloadCompareOptions
-from workbench.commands.workload_compare import mark_of, run
+from workbench.commands import workload_comparison
+from workbench.commands.options import OptionError
+from workbench.commands.workload_compare import WorkloadCompareOptions, run
+from workbench.commands.workload_comparison import mark_of
 from workbench.workload import program_runner
 from workbench.workload.gate import Gate, wait
 from workbench.workload.program_runs import (
@@ -194,7 +195,7 @@ def test_runs_that_do_not_reach_the_gpu_are_counted(tmp_path, monkeypatch, capsy
     polls = itertools.count()
     options = WorkloadCompareOptions(tmp_path / "t.json", rounds=2, at_once=2)
     runner = replace(
-        workload_compare.program_runner(options, MarkOptions(""), ["x"]),
+        workload_comparison.program_runner(options, MarkOptions(""), ["x"]),
         now=itertools.count(0, 50).__next__,
     )
 

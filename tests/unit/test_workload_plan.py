@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_workloads import workloads
 
-from workbench.commands.options import OptionError, WorkloadTuneOptions
-from workbench.commands.workload_tune import check_tuning
+from workbench.commands.options import OptionError
+from workbench.commands.workload_tune import WorkloadTuneOptions
+from workbench.commands.workload_tuning import check_tuning
 from workbench.workload.errors import WorkloadError
 from workbench.workload.file import (
     CountedSignature,

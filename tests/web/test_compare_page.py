@@ -21,8 +21,8 @@ from workbench.code.code_reading import MachineCode
 from workbench.code.flow import flow_graph
 from workbench.code.listing import read_sass
 from workbench.code.partitions import specialisation
-from workbench.commands.ceilings import stated_run
-from workbench.commands.options import CeilingsOptions
+from workbench.commands.ceilings import CeilingsOptions
+from workbench.commands.ceilings_command import stated_run
 from workbench.commands.traces import as_run
 from workbench.data import stats
 from workbench.data.record import (

@@ -13,8 +13,8 @@ from nbconvert import HTMLExporter
 
 import workbench as wb
 from workbench.api.call import Called
-from workbench.commands.options import SweepOptions
 from workbench.commands.result import CommandResult, RunResult
+from workbench.commands.sweep import SweepOptions
 
 HOSTILE = '<script>document.title = "owned"</script>'
 LIGHT, DARK = "rgb(255, 255, 255)", "rgb(18, 22, 28)"

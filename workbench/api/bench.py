@@ -13,7 +13,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from workbench.api.arguments import MappedSizes, Words, sizes_mappings
 from workbench.api.call import call_in_process
 from workbench.api.timing_results import BenchResult
-from workbench.commands.options import MeasureOptions, OptionError
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.options import OptionError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -41,7 +41,7 @@ def call(options: Options, progress: bool | None) -> Called:
     Ctrl-C: the outcomes so far are stored.
     """
     name = options.COMMAND
-    return call_in_process(options, name, lambda: module_of(options).run(options), progress)
+    return call_in_process(options, name, lambda: module_of(name).run(options), progress)
 
 
 def call_in_process(

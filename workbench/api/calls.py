@@ -16,7 +16,8 @@ from workbench.api.arguments import OneSize, Words, one_size, words
 from workbench.api.call import call, call_in_process
 from workbench.api.results import PredictResult
 from workbench.api.timing_results import TuneResult
-from workbench.commands.options import PredictOptions, SweepOptions
+from workbench.commands.predict import PredictOptions
+from workbench.commands.sweep import SweepOptions
 from workbench.commands.tune_options import TuneOptions
 from workbench.data.exits import PASSED
 from workbench.spec import WorkbenchError
@@ -49,7 +50,7 @@ def tune(
     """
     from importlib import import_module
 
-    command = import_module("workbench.commands.tune")
+    command = import_module("workbench.commands.tune_function")
     chosen = []
 
     def run() -> int:

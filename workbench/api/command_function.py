@@ -18,7 +18,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from workbench.api.arguments import one_size, sizes_texts, words
 from workbench.api.call import Called, call
 from workbench.api.result import Result
-from workbench.commands.options import FILES, Options
+from workbench.commands.field import FILES
+from workbench.commands.options import options_of
 
 EMPTY, BY_NAME = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 # Options of the command line alone: where it prints, and the form of its output.
@@ -38,22 +39,24 @@ R = TypeVar("R", bound=Result)
 
 
 def command_function(
-    options: type[Options], *left_out: str, **first: Any
+    *left_out: str, **first: Any
 ) -> Callable[[Callable[[Called], R]], Callable[..., R]]:
-    """Return a decorator that makes a function of a command; the decorated one creates its result.
-    `first` are the arguments that may be given by place, with their defaults, EMPTY for none;
-    options that are `left_out` are no arguments. The function checks its arguments as Python does.
-    Raises TypeError where one is missing or has another name."""
-    kinds = get_type_hints(options)
-    hidden = {*PRINTED, *left_out}
-    own = [f for f in fields(options) if f.name not in hidden]
-    known = {f.name: f for f in sorted(own, key=_is_file)}
-    parameters = [_parameter(known[name], kinds[name], default) for name, default in first.items()]
-    parameters += [_parameter(f, kinds[name]) for name, f in known.items() if name not in first]
-    signature = inspect.Signature([*parameters, PROGRESS])
-    given = {name: default for name, default in first.items() if default is not EMPTY}
+    """Return a decorator that makes a function of the command of its name; the decorated one
+    creates its result. `first` are the arguments that may be given by place, with their defaults,
+    EMPTY for none; options that are `left_out` are no arguments. The function checks its arguments
+    as Python does. Raises TypeError where one is missing or has another name."""
 
     def decorate(create: Callable[[Called], R]) -> Callable[..., R]:
+        options = options_of(create.__name__)
+        kinds = get_type_hints(options)
+        hidden = {*PRINTED, *left_out}
+        own = [f for f in fields(options) if f.name not in hidden]
+        known = {f.name: f for f in sorted(own, key=_is_file)}
+        parameters = [_parameter(known[n], kinds[n], default) for n, default in first.items()]
+        parameters += [_parameter(f, kinds[name]) for name, f in known.items() if name not in first]
+        signature = inspect.Signature([*parameters, PROGRESS])
+        given = {name: default for name, default in first.items() if default is not EMPTY}
+
         @wraps(create)
         def function(*args: Any, **named: Any) -> R:
             try:
@@ -99,7 +102,7 @@ def _type(field: Field[Any], kind: Any) -> str:
         return "ManySizes | None" if several else "OneSize | None"
     if several:
         word = get_args(kind)[0]
-        name = str(field.type).removeprefix("tuple[").partition(",")[0]
+        name = str(field.type).removeprefix("tuple[").partition(",")[0].removeprefix("field.")
         return "Words" if word is str else f"{name} | Sequence[{name}]"
     if field.name in TYPES:
         optional = " | None" if type(None) in get_args(kind) else ""

@@ -16,19 +16,9 @@ from workbench.api.results import (
     ProfileResult,
 )
 from workbench.api.timing_results import CompareResult, MeasureResult, SweepResult
-from workbench.commands.options import (
-    CeilingsOptions,
-    CompareOptions,
-    EvaluateOptions,
-    ExperimentOptions,
-    HistoryOptions,
-    MeasureOptions,
-    ProfileOptions,
-    SweepOptions,
-)
 
 
-@command_function(SweepOptions, kernel="matmul", name="full")
+@command_function(kernel="matmul", name="full")
 def sweep(called: Called) -> SweepResult:
     """Try the configs of a kernel, reject wrong results, time the others; return the selection.
 
@@ -42,7 +32,7 @@ def sweep(called: Called) -> SweepResult:
     return SweepResult(called)
 
 
-@command_function(MeasureOptions, kernel=EMPTY)
+@command_function(kernel=EMPTY)
 def measure(called: Called) -> MeasureResult:
     """Return times of Impls at their tuned or default configs, over sizes and dtypes, beside those
     of library baselines.
@@ -53,7 +43,7 @@ def measure(called: Called) -> MeasureResult:
     return MeasureResult(called)
 
 
-@command_function(CompareOptions, "triton", "device", "expect", left=EMPTY, right=EMPTY)
+@command_function("triton", "device", "expect", left=EMPTY, right=EMPTY)
 def compare(called: Called) -> CompareResult:
     """Compare two operands on the GPU, and return whether the right one is slower. Two stored runs
     are compared without a GPU; a result stands for its last run.
@@ -66,7 +56,7 @@ def compare(called: Called) -> CompareResult:
     return CompareResult(called)
 
 
-@command_function(EvaluateOptions, "verify", "reuse", kernel=EMPTY)
+@command_function("verify", "reuse", kernel=EMPTY)
 def evaluate(called: Called) -> EvaluateResult:
     """Judge one kernel by all rules, and return the verdict with its time.
 
@@ -76,7 +66,7 @@ def evaluate(called: Called) -> EvaluateResult:
     return EvaluateResult(called)
 
 
-@command_function(ExperimentOptions, name=EMPTY)
+@command_function(name=EMPTY)
 def experiment(called: Called) -> ExperimentResult:
     """Run an experiment on kernels, and return its findings.
 
@@ -86,13 +76,13 @@ def experiment(called: Called) -> ExperimentResult:
     return ExperimentResult(called)
 
 
-@command_function(CeilingsOptions)
+@command_function()
 def ceilings(called: Called) -> CeilingsResult:
     """Measure the rates that this GPU reaches, or return those stated of a device."""
     return CeilingsResult(called)
 
 
-@command_function(ProfileOptions, "list_metrics", "device", "dry_run", target=())
+@command_function("list_metrics", "device", "dry_run", target=())
 def profile(called: Called) -> ProfileResult:
     """Profile a kernel, or a program in a process of its own, and return what the tool recorded.
 
@@ -103,7 +93,7 @@ def profile(called: Called) -> ProfileResult:
     return ProfileResult(called)
 
 
-@command_function(HistoryOptions, "prune", "older_than", "keep", "yes", "export", kernel=None)
+@command_function("prune", "older_than", "keep", "yes", "export", kernel=None)
 def history(called: Called) -> HistoryResult:
     """Return the outcomes of earlier runs, the newest first."""
     return HistoryResult(called)

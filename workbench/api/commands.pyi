@@ -15,7 +15,10 @@ from workbench.api import (
     SweepResult,
 )
 from workbench.api.arguments import ManySizes, OneSize, Words
-from workbench.commands.options import Also, Idle, Recorded, Requirement, Sanitizer
+from workbench.commands.evaluate import Sanitizer
+from workbench.commands.field import Also, Idle
+from workbench.commands.profile import Recorded
+from workbench.commands.sweep import Requirement
 
 def ceilings(
     *,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.api.call import Called, call
 from workbench.api.outcome_table import outcome_table, time_text
 from workbench.api.result import BestConfig, Result, only
-from workbench.commands.options import CompareOptions
+from workbench.commands.compare import CompareOptions
 from workbench.commands.tune_options import TunedFunction
 from workbench.data.record import Comparison, Record, Verdict
 from workbench.data.verdict import SUSPECTED

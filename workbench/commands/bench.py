@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from workbench.backend.protocol import Backend, GpuPlace, Problem
 from workbench.commands.console import console_for, note
-from workbench.commands.options import CommandError, MeasureOptions
+from workbench.commands.options import CommandError
 from workbench.commands.progress import show_part
 from workbench.commands.result import write_result
 from workbench.commands.run import (
@@ -52,6 +52,9 @@ from workbench.measurement.functions import Call, Refused, TimedGpu, time_functi
 from workbench.measurement.preflight import gpu_lock
 from workbench.reports.run_index import write_run_page
 from workbench.spec import Sizes, Spec, sizes_text
+
+if TYPE_CHECKING:
+    from workbench.commands.measure import MeasureOptions
 
 NEEDS_GPU = (
     "Timing a function needs a GPU that torch sees, and there is none here; run it where there is "

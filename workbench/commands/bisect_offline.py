@@ -33,7 +33,7 @@ from workbench.revisions.worktree import Repository, WorktreeError, Worktrees
 from workbench.spec import ResolveError, values
 
 if TYPE_CHECKING:
-    from workbench.commands.bisect import BisectCommand
+    from workbench.commands.bisect_command import BisectCommand
 
 
 @dataclass

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from workbench.code.compared_pair import ComparedPair, code_change, has_facts
 from workbench.commands.comparison import comparison_of
-from workbench.commands.options import BisectOptions, CompareOptions, GateOptions
 from workbench.commands.result import RunResult, shared_sizes
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.compiled_code import CodeVersions
@@ -21,22 +20,17 @@ from workbench.data.events import EventLog, RunState
 from workbench.data.interrupts import Interrupts
 from workbench.data.machine_failure import is_of_machine
 from workbench.data.project import project_id
-from workbench.data.record import (
-    Case,
-    Comparison,
-    Environment,
-    Failure,
-    Outcome,
-    Run,
-)
+from workbench.data.record import Case, Comparison, Environment, Failure, Outcome, Run
 from workbench.data.store import Store
 from workbench.reports.versions import CodeChanges, changes_of
 
 if TYPE_CHECKING:
     from workbench.backend.compilers import Compiler, Compilers, CompileTask
+    from workbench.commands.bisect import BisectOptions
+    from workbench.commands.compare import CompareOptions
+    from workbench.commands.gate import GateOptions
 
-
-CodeOptions = BisectOptions | CompareOptions | GateOptions
+    CodeOptions: TypeAlias = BisectOptions | CompareOptions | GateOptions
 
 
 def new_code_run(

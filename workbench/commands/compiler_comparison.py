@@ -32,7 +32,7 @@ from workbench.commands.code_table import finish
 from workbench.commands.comparison import comparison_of
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
-from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.options import CommandError
 from workbench.commands.pair_results import code_result
 from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, gpu_present, require_triton
@@ -50,6 +50,8 @@ from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.compare import CompareOptions
 
 
 # The versions

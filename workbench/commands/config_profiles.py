@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from workbench import __version__, catalog
 from workbench.commands.console import say
-from workbench.commands.options import ProfileOptions, RunOutput
+from workbench.commands.field import RunOutput
+from workbench.commands.profile import ProfileOptions
 from workbench.commands.result import RunResult
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of
@@ -76,7 +77,7 @@ def profile_run(
     Returns the profiles, and whether Ctrl-C ended it early. A tool that gives nothing costs its
     config one line on standard error.
     """
-    from workbench.commands.profile import chosen_tool
+    from workbench.commands.profile_command import chosen_tool
 
     machine, profiles, stopped = machine_here(), [], False
     if not configs:

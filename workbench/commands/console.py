@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.data.files import is_output
-from workbench.data.record import Outcome, Record, Run
-from workbench.data.selection import interval_of
 from workbench.data.units import console_microseconds
-from workbench.device import code_model
-from workbench.device.apple_model import EMULATED, unsaid
-from workbench.device.error_band import device_words
-from workbench.device.hardware import METAL, backend_of, find_device
 from workbench.spec import label
 
 if TYPE_CHECKING:
@@ -27,6 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from workbench.backend.protocol import Problem
+    from workbench.data.record import Outcome, Record, Run
     from workbench.tuner.engine import TimeBreakdown
     from workbench.tuner.finals import Step
     from workbench.tuner.portfolio import Portfolio
@@ -198,6 +193,8 @@ class SweepConsole:
     def begin(self, run: Run, plan: Plan, earlier: int, failed: int = 0) -> None:
         """Print the problem and the device, then start the bar. Of the `earlier` outcomes so many
         have `failed`."""
+        from workbench.device.hardware import METAL, backend_of
+
         if self.quiet:
             return
         style = "bold yellow" if run.predicted else "bold"
@@ -405,6 +402,8 @@ class ProgressLine:
 
     def saw(self, outcome: Outcome) -> None:
         """Update the best so far; final times outrank the first pass, which took fewer samples."""
+        from workbench.data.record import Record
+
         if outcome.case.is_baseline:
             return
         if isinstance(outcome, Record) or outcome.stage != "refused":
@@ -450,6 +449,8 @@ class ProgressLine:
         return line
 
     def _best(self) -> list[str]:
+        from workbench.data.selection import interval_of
+
         if self.best is None or interval_of(self.best):  # an interval names no best
             return []
         sign = "" if self.best.is_measured else "~"
@@ -470,6 +471,9 @@ def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
 
 def _silence_note(problem: Problem, device: str) -> str:
     """Return what a sweep for an Apple GPU will not say."""
+    from workbench.device.apple_model import unsaid
+    from workbench.device.hardware import find_device
+
     spec, sizes = problem.spec, problem.sizes
     work = spec.flops(**sizes), spec.bytes(sizes, problem.dtype)
     return unsaid(find_device(device), problem.dtype, *work)
@@ -478,6 +482,11 @@ def _silence_note(problem: Problem, device: str) -> str:
 def plan_line(run: Run, from_code: bool = False) -> str:
     """Return the first line: measured on this GPU, or predicted for another device; by the model of
     code where the kernel declares no work (`from_code`)."""
+    from workbench.device import code_model
+    from workbench.device.apple_model import EMULATED
+    from workbench.device.error_band import device_words
+    from workbench.device.hardware import METAL, backend_of
+
     models = f"{code_model.MODEL} {code_model.ISSUED_MODEL}" if from_code else ""
     error = device_words(run.device, run.kernel, models)
     model = "from the compiled code" if from_code else "by the analytic model"

@@ -1,38 +1,43 @@
-"""List the devices that a command can name."""
+"""List the devices that --device can name: name, architecture, title."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from workbench.commands.console import console_for, say_result
-from workbench.commands.options import DevicesOptions
-from workbench.commands.result import write_result
+from workbench.commands import field
+from workbench.commands.options import Options
 from workbench.data.exits import PASSED
-from workbench.data.units import amount
-from workbench.device.calibration import calibration_of
-from workbench.device.hardware import DEVICES, UNCOMPILED, Device
+
+if TYPE_CHECKING:
+    from workbench.device.hardware import Device
 
 
-def devices() -> list[Device]:
-    """Return every device of `workbench/devices/`, by name."""
-    known = {**DEVICES, **UNCOMPILED}
-    return [known[name] for name in sorted(known)]
-
-
-def lines() -> Iterator[str]:
-    """Yield one line a device: its name, architecture and title, and how many kernels its
-    calibration has."""
-    for device in devices():
-        known = calibration_of(device.name)
-        more = f", calibrated for {amount(len(known.kernels), 'kernel')}" if known else ""
-        yield f"{device.name:<10} {device.limits.arch:<8} {device.title}{more}"
+class DevicesOptions(Options):
+    quiet: bool = field.quiet("Print only the names.")
+    json: Path | None = field.json("Write all figures to this file; - is standard output.")
 
 
 def run(options: DevicesOptions) -> int:
     """Run the command. Returns its exit code."""
-    console = console_for(options)
-    known = [device.name for device in devices()] if options.quiet else list(lines())
-    for line in known:
-        say_result(console, line)
-    return write_result(options, "devices", PASSED, devices=[asdict(d) for d in devices()])
+    from workbench.commands.console import console_for, say_result
+    from workbench.commands.result import write_result
+    from workbench.device.hardware import DEVICES, UNCOMPILED
+
+    console, devices = console_for(options), {**DEVICES, **UNCOMPILED}
+    for name, device in sorted(devices.items()):
+        say_result(console, name if options.quiet else line(device))
+    known = [asdict(devices[name]) for name in sorted(devices)]
+    return write_result(options, "devices", PASSED, devices=known)
+
+
+def line(device: Device) -> str:
+    """Return the name, architecture and title of a device, and how many kernels its calibration
+    has."""
+    from workbench.data.units import amount
+    from workbench.device.calibration import calibration_of
+
+    known = calibration_of(device.name)
+    more = f", calibrated for {amount(len(known.kernels), 'kernel')}" if known else ""
+    return f"{device.name:<10} {device.limits.arch:<8} {device.title}{more}"

@@ -1,35 +1,47 @@
-"""The `diagnose` command: rules on stored runs, files of profilers and machine code, ranked by what
-they may give back."""
+"""Say what the time is lost to: a stored run, files of a profiler, a kernel's machine code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.commands import field
 from workbench.commands.console import aloud, console_for
-from workbench.commands.diagnosed import DiagnosisReport, counters_of, say_report
-from workbench.commands.operands import is_run
-from workbench.commands.options import DiagnoseOptions, OptionError
-from workbench.commands.result import write_result
-from workbench.commands.run import check_files
-from workbench.commands.stored import LAST, WITH_PROFILE, RunKind
-from workbench.data.code_facts import FACTS
+from workbench.commands.field import SIZES, argument, flag, option
+from workbench.commands.options import OptionError, Options
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import is_stream
-from workbench.traces.rules import AnyRule, CodeRule, KernelRule, code_rules, kernel_rules, rules
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from workbench.commands.diagnosed import DiagnosisReport
+    from workbench.traces.rules import AnyRule
+
+
+class DiagnoseOptions(Options):
+    targets: tuple[str, ...] = argument(
+        "last or a run's id; files of a profiler; a kernel or file of machine code.",
+        (),
+        "last|RUN|FILE...|KERNEL",
+    )
+    impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
+    sizes: str | None = option(None, f"Of a kernel: {SIZES}. Default: the Spec's first.")
+    dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
+    device: str | None = option(None, "Of a kernel: compile for h200, mi300x, ... or for all.")
+    rules: bool = flag("List all rules with thresholds, needs and sources.", "--rules")
+    all: bool = flag("Also list each rule that could not be evaluated.", "--all")
+    quiet: bool = field.quiet("Print only the rules that hold.")
+    json: Path | None = field.json()
+    annotate: bool = field.annotate()
+    sarif: Path | None = field.sarif()
+    database: str | None = field.database()
+
+
 CODE_FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
 OF_A_KERNEL = ("impl", "sizes", "dtype", "device")
-KINDS: Mapping[str, Callable[[], Mapping[str, AnyRule]]] = {
-    "timeline": rules,
-    "counters": kernel_rules,
-    "machine code": code_rules,
-}
 NEEDED = {"timeline": "a timeline", "counters": "", "machine code": "machine code"}
 TITLES = {
     "timeline": "Rules of timelines",
@@ -38,15 +50,11 @@ TITLES = {
 }
 
 
-DIAGNOSABLE = RunKind(
-    "run with a profile or predicted times",
-    lambda history, run: run.kind != "code" and (run.predicted or WITH_PROFILE.test(history, run)),
-)
-
-
 def run(options: DiagnoseOptions) -> int:
     """Run the command. Returns its exit code. Raises OptionError, and the errors of files, runs and
     kernels that are not there, one sentence each."""
+    from workbench.commands.run import check_files
+
     console = console_for(options)
     check_files(None, options.json, {"--sarif": options.sarif})
     if options.rules:
@@ -60,6 +68,9 @@ def run(options: DiagnoseOptions) -> int:
 
 
 def _say(options: DiagnoseOptions, console: Console, report: DiagnosisReport) -> int:
+    from workbench.commands.diagnosed import say_report
+    from workbench.commands.result import write_result
+
     say_report(console, report, options.all)
     code = PASSED if report.rule_count or report.results else COULD_NOT_RUN
     return write_result(options, "diagnose", code, **report.plain())
@@ -85,6 +96,8 @@ def _target(options: DiagnoseOptions) -> str:
 
 def _kind(target: str) -> str:
     from workbench.catalog import kernel_names
+    from workbench.commands.operands import is_run
+    from workbench.commands.stored import LAST
 
     if target == LAST or is_run(target):
         return "run"
@@ -97,11 +110,18 @@ def _kind(target: str) -> str:
 
 
 def _diagnose_run(options: DiagnoseOptions) -> DiagnosisReport:
-    from workbench.commands.diagnose_model import predicted_report
+    from workbench.commands.diagnose_code import predicted_report
     from workbench.commands.diagnose_trace import run_report
-    from workbench.commands.report import stored_run
+    from workbench.commands.report_pages import stored_run
+    from workbench.commands.stored import WITH_PROFILE, RunKind
 
-    kept = stored_run(options.targets[0], options.database, DIAGNOSABLE)
+    kind = RunKind(
+        "run with a profile or predicted times",
+        lambda history, run: (
+            run.kind != "code" and (run.predicted or WITH_PROFILE.test(history, run))
+        ),
+    )
+    kept = stored_run(options.targets[0], options.database, kind)
     return predicted_report(kept) if kept.run.predicted else run_report(kept)
 
 
@@ -125,6 +145,8 @@ def _diagnose_files(options: DiagnoseOptions) -> DiagnosisReport:
 def _diagnose_kernel(options: DiagnoseOptions, console: Console) -> int:
     from workbench.commands.code_configs import ALL
     from workbench.commands.diagnose_code import kernel_report, say_devices
+    from workbench.commands.diagnosed import say_report
+    from workbench.commands.result import write_result
 
     report, every = kernel_report(options, options.targets[0])
     if options.device == ALL:
@@ -139,20 +161,31 @@ def _diagnose_kernel(options: DiagnoseOptions, console: Console) -> int:
 
 def _list_rules(options: DiagnoseOptions, console: Console) -> int:
     """Print every rule with its thresholds, needs and source. Returns the exit code."""
+    from workbench.commands.result import write_result
+    from workbench.traces.rules import code_rules, kernel_rules, rules
+
     if options.targets:
         raise OptionError("--rules lists all rules; leave out what else is named.")
+    kinds: dict[str, Mapping[str, AnyRule]] = {
+        "timeline": rules(),
+        "counters": kernel_rules(),
+        "machine code": code_rules(),
+    }
     listed = [
         _plain_rule(name, kind, rule)
-        for kind, known in KINDS.items()
-        for name, rule in known().items()
+        for kind, known in kinds.items()
+        for name, rule in known.items()
     ]
     with aloud(console):
-        for kind in KINDS:
+        for kind in kinds:
             console.print(_rule_table(kind, [each for each in listed if each["kind"] == kind]))
     return write_result(options, "diagnose", PASSED, rules=listed)
 
 
 def _plain_rule(name: str, kind: str, rule: AnyRule) -> dict[str, Any]:
+    from workbench.commands.diagnosed import counters_of
+    from workbench.traces.rules import KernelRule
+
     return {
         "rule": name,
         "word": rule.word,
@@ -165,6 +198,9 @@ def _plain_rule(name: str, kind: str, rule: AnyRule) -> dict[str, Any]:
 
 
 def _needs(kind: str, rule: AnyRule) -> list[str]:
+    from workbench.data.code_facts import FACTS
+    from workbench.traces.rules import CodeRule, KernelRule
+
     if isinstance(rule, KernelRule):
         return list(rule.needs)
     if isinstance(rule, CodeRule):

@@ -1,14 +1,7 @@
-"""Check what this machine can do for the workbench, and what to install for the rest.
-
-Nothing here launches a kernel or changes a setting: it looks at files, at the path, at the
-libraries of torch, and on a Mac at what Apple's programs print; it asks NVIDIA's driver for its
-GPUs. torch itself is imported only where its libraries do not load, or where it was built for ROCm.
-The database is opened to be read only, and its file is checked for damage.
-"""
+"""Check the database and what this machine can do, and what to install for the rest."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -16,26 +9,45 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from workbench.commands.console import console_for, say_result
-from workbench.commands.options import DoctorOptions
-from workbench.commands.result import write_result
-from workbench.data.environment import output_of, torch_build
+from workbench.commands import field
+from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 from workbench.data.files import history_file
-from workbench.data.mac import read_mac
 from workbench.data.parts import missing_part
-from workbench.device.cuda_driver import CudaDriver, CudaGpu, cuda_driver
-from workbench.device.hardware import DEVICES, metal_device
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from rich.console import Console
+
+    from workbench.device.cuda_driver import CudaGpu
+
+
+class DoctorOptions(Options):
+    quiet: bool = field.quiet("Print only what is missing.")
+    json: Path | None = field.json("Write the checks to this file; - is standard output.")
+    database: str | None = field.database()
+
+
+def run(options: DoctorOptions) -> int:
+    """Run the command. Returns its exit code."""
+    from workbench.commands.console import console_for, say_result
+    from workbench.commands.result import write_result
+
+    console, checks = console_for(options), examine(options.database)
+    show(checks, console)
+    for check in checks if options.quiet else ():
+        if check.ok is False:
+            say_result(console, f"{check.name}: {check.result}; {check.remedy}")
+    plain = [{**asdict(check), "state": check.state} for check in checks]
+    return write_result(options, "doctor", PASSED, checks=plain)
+
 
 NVIDIA_PROC = Path("/proc/driver/nvidia")
 AMD_DRIVER = Path("/sys/module/amdgpu/version")
@@ -61,17 +73,6 @@ PACKAGES: Mapping[str, str] = {
 }
 
 
-def run(options: DoctorOptions) -> int:
-    """Run the command. Returns its exit code."""
-    console, checks = console_for(options), examine(options.database)
-    show(checks, console)
-    for check in checks if options.quiet else ():
-        if check.ok is False:
-            say_result(console, f"{check.name}: {check.result}; {check.remedy}")
-    plain = [{**asdict(check), "state": check.state} for check in checks]
-    return write_result(options, "doctor", PASSED, checks=plain)
-
-
 @dataclass(frozen=True)
 class Check:
     """One check: `ok` is True if the thing is present, False if it is missing, None if unknown or
@@ -93,6 +94,10 @@ def examine(database: str | None = None) -> list[Check]:
 
     database is the URL of the database to check, or None for the default one.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from workbench.data.environment import torch_build
+
     triton, build = _package_folder("triton"), torch_build()
     mac = sys.platform == "darwin"
     with ThreadPoolExecutor() as pool:  # for what waits for a driver, a process or an import
@@ -170,6 +175,8 @@ def _gpus(gpus: Future[Sequence[CudaGpu]], fault: str | None) -> list[Check]:
 def _visible_gpus(build: Mapping[str, str | None]) -> Sequence[CudaGpu]:
     """Return the GPUs that a torch of this build uses. Raises _TooOld, DriverFailed, or what torch
     raises."""
+    from workbench.device.cuda_driver import CudaDriver, cuda_driver
+
     if build.get("hip"):
         return _gpus_of_torch()
     cuda = build.get("cuda")
@@ -188,6 +195,8 @@ def _gpus_of_torch() -> Sequence[CudaGpu]:
     """Return the GPUs that torch itself names. ROCm's runtime was never there to be asked without
     it."""
     import torch
+
+    from workbench.device.cuda_driver import CudaGpu
 
     cuda: Any = torch.cuda
     count = cuda.device_count() if cuda.is_available() else 0
@@ -210,6 +219,10 @@ def _driver() -> Check:
 
 def _mac_gpu() -> Iterator[Check]:
     """Yield the Metal device that MLX launches on, and whether times on it would mislead now."""
+    from workbench.data.environment import output_of
+    from workbench.data.mac import read_mac
+    from workbench.device.hardware import metal_device
+
     mac = read_mac(output_of)
     cores = f", {mac.gpu_cores} GPU cores" if mac.gpu_cores else ""
     memory = f", {mac.memory_bytes / 2**30:.0f} GiB" if mac.memory_bytes else ""
@@ -288,6 +301,8 @@ def _triton(folder: Path | None) -> Check:
 
 def _targets(folder: Path | None) -> Check:
     """Return the devices of the table that the installed Triton has a compiler for."""
+    from workbench.device.hardware import DEVICES
+
     name = "offline compile targets"
     backends = {"cuda": "nvidia", "hip": "amd"}
     have = [
@@ -332,6 +347,8 @@ def _binary_tool(name: str, triton: Path | None) -> Check:
 def _xcode() -> Iterator[Check]:
     """Yield Xcode, and Apple's recorder: `xcrun` is there without Xcode, and names what it would
     start."""
+    from workbench.data.environment import output_of
+
     remedy = "install Xcode, and point to it with xcode-select -s /Applications/Xcode.app"
     version = output_of("xcodebuild", "-version")
     name = (version or "").splitlines()[:1]
@@ -470,9 +487,11 @@ _QUERY = re.compile(r"[?&]password=([^&#\s]+)")
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata  # 20 ms, which `--help` does not spend
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 

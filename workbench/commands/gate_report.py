@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import say_result
-from workbench.commands.options import GateOptions
 from workbench.commands.result import RunResult, write_comparison
 from workbench.data.comparison import ComparisonResult, Kind
 from workbench.data.files import write_files
@@ -19,6 +18,8 @@ from workbench.revisions.worktree import WORKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.gate import GateOptions
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The `history` command: list the outcomes of earlier runs, import some, or delete old ones."""
+"""List the outcomes of earlier runs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,40 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.commands import field
 from workbench.commands.console import aloud, console_for, say
-from workbench.commands.history_exports import check_exports, write_exports
-from workbench.commands.options import HistoryOptions
-from workbench.commands.result import write_result
-from workbench.commands.stored import stored_runs
-from workbench.data.database import History, HistoryError, OldRuns, Row, epoch_s
+from workbench.commands.field import argument, flag, option
+from workbench.commands.options import Options
 from workbench.data.exits import COULD_NOT_RUN, PASSED
-from workbench.data.returned import unpack
-from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import console_duration
-from workbench.device.error_band import devices_words
-from workbench.device.hardware import UNCOMPILED
 from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.data.database import History, OldRuns, Row
+
+
+class HistoryOptions(Options):
+    kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
+    impl: str | None = option(None, "This Impl only.")
+    device: str | None = option(None, "This device only.")
+    dtype: str | None = option(None, "This dtype only.")
+    failures: bool = flag("Failures alone.", "--failures")
+    limit: int = option(50, "Rows at most, newest first.", min=1)
+    wide: bool = flag("Print all columns; otherwise those that fit.", "--wide")
+    load: Path | None = option(None, "Import the good lines of this events file first.")
+    prune: bool = flag("Delete old runs; asks before.", "--prune")
+    older_than: str | None = option(None, "Prune: runs older than 90d, 12w, or a date.")
+    keep: int | None = option(None, "Prune: the newest runs to keep, whatever their age.", min=0)
+    yes: bool = flag("Prune without asking.", "--yes")
+    quiet: bool = field.quiet("Print only the outcomes.")
+    json: Path | None = field.json("Write the outcomes to this file; - is standard output.")
+    export: tuple[str, ...] = field.file_option(
+        (), "Write a file for others: parquet=FILE, benchmark-json=FILE or bencher=FILE; repeated."
+    )
+    database: str | None = field.database()
+
 
 ALWAYS = ("at", "kernel", "config", "sizes", "phase", "time")
 IF_WIDE = ("device", "dtype", "registers", "commit", "spills, B", "run")  # the first that fit
@@ -62,30 +80,23 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     ]
 
 
-def show_history(
-    history: History,
-    console: Console,
-    kernel: str | None = None,
-    device: str | None = None,
-    impl: str | None = None,
-    dtype: str | None = None,
-    failures: bool = False,
-    limit: int = 50,
-    wide: bool = False,
-) -> list[Row]:
-    """Print the newest outcomes that match, and return them; `wide` prints all columns, whatever
+def show_history(history: History, console: Console, options: HistoryOptions) -> list[Row]:
+    """Print the newest outcomes that match, and return them; `--wide` prints all columns, whatever
     the console's width. Raises HistoryError."""
     from rich.table import Table
     from rich.text import Text
 
-    rows = history.search(kernel, impl, device, dtype, failures_only=failures, limit=limit)
+    from workbench.device.error_band import devices_words
+
+    filters = options.kernel, options.impl, options.device, options.dtype
+    rows = history.search(*filters, failures_only=options.failures, limit=options.limit)
     if not rows:
         console.print("Nothing in the history matches: drop a filter, or measure something first.")
         return rows
     cells = zip(*history_table(rows), strict=True)
     columns = {h: [_printable(c) for c in own] for h, own in zip(HEADINGS, cells, strict=True)}
     widths = {h: max(map(len, (h, *column))) for h, column in columns.items()}
-    if wide:
+    if options.wide:
         console.width = WHOLE
     else:
         widths = fitting_widths(widths, [h for h in IF_WIDE if any(columns[h])], console.width)
@@ -98,8 +109,8 @@ def show_history(
         console.print(table)
         for line in devices_words((r.device, r.kernel) for r in rows if r.predicted and r.time_s):
             console.print(f"Predicted times of {line}", soft_wrap=True)
-    if len(rows) == limit:
-        console.print(f"The newest {limit}; a larger limit shows more.")
+    if len(rows) == options.limit:
+        console.print(f"The newest {options.limit}; a larger limit shows more.")
     return rows
 
 
@@ -144,6 +155,11 @@ def _printable(text: str) -> str:
 
 def run(options: HistoryOptions) -> int:
     """Run the command. Returns its exit code. Raises HistoryError."""
+    from workbench.commands.history_exports import check_exports, write_exports
+    from workbench.commands.result import write_result
+    from workbench.commands.stored import stored_runs
+    from workbench.data.database import HistoryError
+
     if options.prune:
         return prune(options)
     if options.older_than or options.keep is not None or options.yes:
@@ -153,17 +169,7 @@ def run(options: HistoryOptions) -> int:
     with stored_runs(options.database, reading=options.load is None) as history:
         if options.load is not None:
             _import(history, options.load, console)
-        rows = show_history(
-            history,
-            console,
-            options.kernel,
-            options.device,
-            options.impl,
-            options.dtype,
-            options.failures,
-            options.limit,
-            options.wide,
-        )
+        rows = show_history(history, console, options)
     write_exports(options, rows, console)
     return write_result(options, "history", PASSED, **plain_rows(rows))
 
@@ -178,6 +184,9 @@ def plain_rows(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _import(history: History, path: Path, console: Console) -> None:
+    from workbench.data.returned import unpack
+    from workbench.device.hardware import UNCOMPILED
+
     if _is_packed(path):
         count = history.import_run(unpack(path, list(UNCOMPILED)))
         console.print(f"{count} events imported, of one run", soft_wrap=True)
@@ -205,6 +214,10 @@ def prune(options: HistoryOptions) -> int:
     """Delete old runs after a confirmation. Returns the exit code: 2 if nothing was confirmed.
     Raises HistoryError where the options say nothing to delete, and TunedError where the tuned
     cache, whose runs stay, cannot be read."""
+    from workbench.commands.stored import stored_runs
+    from workbench.data.database import HistoryError
+    from workbench.data.tuned_cache import Tuned, default_path
+
     if options.older_than is None and options.keep is None:
         raise HistoryError("--prune needs --older-than 90d, --keep 100, or both.")
     if options.impl or options.dtype or options.failures or options.load or options.json:
@@ -245,6 +258,8 @@ def _what_goes(old: OldRuns) -> str:
 
 def _confirm() -> bool:
     """Ask on the terminal. Returns whether the user agreed. Raises HistoryError without one."""
+    from workbench.data.database import HistoryError
+
     if not sys.stdin.isatty():
         raise HistoryError("Nothing was deleted: nobody can be asked here; add --yes.")
     say("Delete them? [y/N]")
@@ -259,6 +274,8 @@ _UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
 def _parse_moment(text: str, now: float) -> float:
     """Return the moment, in seconds since 1970, that `90d` or a date names. Raises HistoryError."""
+    from workbench.data.database import epoch_s
+
     if match := re.fullmatch(r"(\d{1,5})([hdwy])", text, re.ASCII):
         return now - int(match[1]) * _UNITS_S[match[2]]
     return epoch_s(text, f"--older-than {text}", "90d, 12w, 1y, or a date as 2026-11-21")

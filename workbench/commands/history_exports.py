@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.commands.options import CommandError, HistoryOptions
+from workbench.commands.options import CommandError
 from workbench.commands.run import check_files
 from workbench.data.database import Row
 from workbench.data.files import write_files
@@ -18,6 +18,8 @@ from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.history import HistoryOptions
 
 FORMATS = ("parquet", "benchmark-json", "bencher")
 

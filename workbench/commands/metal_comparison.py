@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from workbench import catalog
 from workbench.backend.metal.emulated import plan_launches
 from workbench.commands.console import say_result
-from workbench.commands.measure import MeasureCommand
+from workbench.commands.measure import MeasureOptions
+from workbench.commands.measure_command import MeasureCommand
 from workbench.commands.operands import is_run, kernel_of, operands_of, repository_with
-from workbench.commands.options import CommandError, CompareOptions, MeasureOptions
+from workbench.commands.options import CommandError
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import Recorder
 from workbench.commands.sizes import check_dtype
@@ -29,6 +30,8 @@ from workbench.revisions.worktree import WORKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.compare import CompareOptions
 
 
 def compare_on_emulator(options: CompareOptions, console: Console) -> int:
@@ -48,7 +51,7 @@ def compare_on_emulator(options: CompareOptions, console: Console) -> int:
                 f"{operand.revision} is a revision, and with --device {device} Impls and configs "
                 "of the present file are compared; name two of them."
             )
-    shared = {f.name for f in fields(MeasureOptions)} & {f.name for f in fields(CompareOptions)}
+    shared = {f.name for f in fields(MeasureOptions)} & {f.name for f in fields(options)}
     given = {name: getattr(options, name) for name in shared}
     given |= {"kernel": kernel, "impl": texts, "device": device, "dtype": (options.dtype,)}
     given |= {"sizes": (options.sizes,) if options.sizes else ()}

@@ -1,18 +1,24 @@
-"""The `new-kernel` command: write a working kernel file to start from."""
+"""Write a working kernel file to start from."""
 
 from __future__ import annotations
 
-import io
 import keyword
 import shlex
-import tokenize
 from collections.abc import Mapping
 from pathlib import Path
 
-from workbench.catalog import kernel_names, name_hint
-from workbench.commands.console import say
-from workbench.commands.options import NewKernelOptions
+from workbench.commands.field import argument, option
+from workbench.commands.options import Options
 from workbench.spec import WorkbenchError
+
+
+class NewKernelOptions(Options):
+    name: str = argument("Name of the kernel: a Python name.")
+    folder: Path = option(Path("."), "Where to write NAME.py.")
+    like: str | None = option(
+        None, "elements, rows, tiles, matmul or attention; what its name says otherwise."
+    )
+
 
 FILES = Path(__file__).parent / "kernel_files"
 STARTER = FILES / "elements.py.txt"
@@ -91,6 +97,8 @@ class TemplateError(WorkbenchError):
 
 def run(options: NewKernelOptions) -> int:
     """Run the command. Returns its exit code."""
+    from workbench.commands.console import say
+
     path, computes = write_kernel(options.name, options.folder, options.like)
     kernel = shlex.quote(str(path))
     say(f"wrote   {path}: {computes}\ntry it  workbench sweep {kernel}")
@@ -101,6 +109,8 @@ def write_kernel(name: str, folder: Path, like: str | None = None) -> tuple[Path
     """Write a starter kernel to `folder/name.py`, which must not exist: one like `like`, or else
     what its name says. Returns its path, and what it computes. Raises TemplateError where the name
     is not usable or the file cannot be written."""
+    from workbench.catalog import kernel_names, name_hint
+
     if not name.isidentifier() or keyword.iskeyword(name):
         raise TemplateError(
             f"{name!r} is not a Python name; take letters, digits and _, as in my_gelu."
@@ -137,6 +147,9 @@ def write_kernel(name: str, folder: Path, like: str | None = None) -> tuple[Path
 def words_of(source: str) -> set[str]:
     """Return every name that a Python source uses, except in comments and strings, and except
     attributes: `gelu` of `torch.nn.functional.gelu` may be a kernel's name."""
+    import io
+    import tokenize
+
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     dots = [""] + [token.string for token in tokens]
     return {

@@ -12,15 +12,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
-from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.options import CommandError
 from workbench.data.database import open_history
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.revisions.worktree import WORKING, Repository, WorktreeError
 from workbench.spec import Impl, Limits, Sizes, Spec, WorkbenchError, label
+
+if TYPE_CHECKING:
+    from workbench.commands.compare import CompareOptions
 
 DEFAULT_KERNEL = "matmul"
 RUN_ID = re.compile(r"\d{8}-\d{6}(-|$)")  # how the id of a stored run begins

@@ -12,15 +12,16 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
+from workbench.commands.field import FILES, MORE
 from workbench.commands.options import (
-    FILES,
+    COMMANDS,
+    GROUP_HELP,
     GROUPS,
-    MORE,
     PANELS,
     REPORTS,
     CommandError,
     Options,
-    commands,
+    options_of,
 )
 
 Run = Callable[[Options], int]
@@ -34,14 +35,16 @@ def _is_list(kind: Any) -> bool:
 
 
 def add_commands(app: typer.Typer, run: Run, shown: str | None) -> None:
-    """Add all commands to the app; each calls `run`. With `shown`, options are those of this
-    command alone, and of none for `--help`, which lists commands: those of all take 27 ms."""
-    groups: dict[str, typer.Typer] = {}
-    for options in sorted(commands().values(), key=lambda each: PANELS.index(each.PANEL)):
-        first, _, second = options.COMMAND.partition(" ")
-        if second and first not in groups:
-            groups[first] = _add_group(app, first, options.PANEL)
-        _add(groups.get(first, app), options, run, bare=shown not in (None, options.COMMAND))
+    """Add the command `shown` to the app, or all where none is of this name; each calls `run`. All
+    are without options for any other word, such as `--help`: the options of all take 27 ms."""
+    for panel, first in ((panel, name) for panel, names in PANELS.items() for name in names):
+        names = [
+            n for n in COMMANDS if n.split()[0] == first and (shown == n or shown not in COMMANDS)
+        ]
+        into = _add_group(app, first, panel) if first in GROUPS and names else app
+        for name in names:
+            bare = shown not in (None, name)
+            _add(into, options_of(name), run, panel if into is app else None, bare)
 
 
 def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
@@ -81,7 +84,7 @@ def _field_value(value: Any, kind: Any) -> Any:
     return tuple(value or ()) if _is_list(kind) else value
 
 
-def _add(app: typer.Typer, options: type[Options], run: Run, bare: bool) -> None:
+def _add(app: typer.Typer, options: type[Options], run: Run, panel: str | None, bare: bool) -> None:
     """Add the command of an options class to the app, without its parameters if it is `bare`."""
 
     kinds = {} if bare else get_type_hints(options)
@@ -97,7 +100,6 @@ def _add(app: typer.Typer, options: type[Options], run: Run, bare: bool) -> None
     command.__doc__ = text = options.__doc__ or ""
     summary = " ".join(text.partition("\n\n")[0].split())
     name = options.COMMAND.split()[-1]
-    panel = None if name != options.COMMAND else options.PANEL
     app.command(name, rich_help_panel=panel, short_help=summary)(command)
 
 
@@ -113,7 +115,7 @@ def _add_group(app: typer.Typer, name: str, panel: str) -> typer.Typer:
                 "--help`."
             )
 
-    group.callback(invoke_without_command=True, help=GROUPS[name])(refuse_none)
+    group.callback(invoke_without_command=True, help=GROUP_HELP[name])(refuse_none)
     app.add_typer(group, name=name, rich_help_panel=panel)
     return group
 

@@ -1,40 +1,58 @@
-"""The `predict` command: the fastest configs by predicted time, without a GPU or a sweep."""
+"""Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import MISSING, asdict
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from workbench import catalog
-from workbench.catalog import CatalogError
+from workbench.commands import field
 from workbench.commands.console import aloud, console_for
-from workbench.commands.options import DEFAULT_TARGET, CommandError, PredictOptions
-from workbench.commands.result import write_result
-from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.data.environment import gpu_shown
+from workbench.commands.field import DTYPE, KERNEL, SIZES, argument, option
+from workbench.commands.options import DEFAULT_TARGET, CommandError, Options
 from workbench.data.exits import PASSED
 from workbench.data.units import rough
-from workbench.device import hardware
-from workbench.device.error_band import NEVER
-from workbench.device.hardware import Device
 from workbench.spec import Spec, label, sizes_text
-from workbench.tuner.prediction import ConfigRanking, PredictedConfig, rank_configs
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from workbench.device.hardware import Device
+    from workbench.tuner.prediction import ConfigRanking, PredictedConfig
 
-def run(options: PredictOptions, process_ends: bool = False) -> int:
-    """Run the command. Returns its exit code. A process that `process_ends` with it never uses
-    Triton later, so it imports kernels' files without."""
+
+class PredictOptions(Options):
+    kernel: str = argument(f"{KERNEL} Or a function: path/to/mine.py:kernel.", MISSING, "KERNEL")
+    impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
+    sizes: str | None = option(None, f"{SIZES}. Default: the kernel's first.")
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(None, "Predict for this device; by default for the GPU here.")
+    arg: tuple[str, ...] = option(
+        (), "Of a function: x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; once an argument."
+    )
+    grid: str = option("", "Of a function: 'cdiv(M, BM), cdiv(N, BN)'.")
+    config: tuple[str, ...] = option(
+        (), "Of a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
+    )
+    config_from: str | None = field.config_from()
+    quiet: bool = field.quiet()
+    json: Path | None = field.json()
+
+
+def run(options: PredictOptions) -> int:
+    """Run the command. Returns its exit code. On the command line kernels' files are imported
+    without Triton: the process ends before anything uses it."""
+    from workbench import catalog
+    from workbench.commands.progress import redirection
+
     if is_function(options.kernel):
         return _function(options)
     device = device_for(options.device)
-    spec = (spec_without_triton if process_ends else catalog.spec_of)(options.kernel)
+    spec = (catalog.spec_of if redirection() else spec_without_triton)(options.kernel)
     return _kernel(options, spec, device)
 
 
@@ -45,12 +63,19 @@ def is_function(words: str) -> bool:
 
 def device_for(name: str | None) -> Device:
     """Return the device of this name; of None the GPU of this machine, or an H200 without one."""
+    from workbench.data.environment import gpu_shown
+    from workbench.device import hardware
+
     if name is not None:
         return hardware.device_named(name)
     return (hardware.live() if gpu_shown() else None) or hardware.device_named(DEFAULT_TARGET)
 
 
 def _kernel(options: PredictOptions, spec: Spec, device: Device) -> int:
+    from workbench import catalog
+    from workbench.commands.sizes import check_dtype, sizes_of
+    from workbench.tuner.prediction import rank_configs
+
     for name in ("arg", "grid", "config", "config_from"):
         if getattr(options, name):
             word = f"--{name.replace('_', '-')}"
@@ -70,14 +95,14 @@ def _kernel(options: PredictOptions, spec: Spec, device: Device) -> int:
 
 
 def _function(options: PredictOptions) -> int:
-    from workbench.commands.tune import described_launch
+    from workbench.commands.tune_function import described_launch
 
     if options.sizes or options.impl:
         named = "--sizes" if options.sizes else "--impl"
         raise CommandError(
             f"{named} is for a kernel with a Spec; a FILE.py:FUNCTION takes --arg and --grid."
         )
-    kernel, given, grid, configs = described_launch(options)
+    kernel, given, grid, configs = described_launch(options, options.kernel)
     return predict_function(options, kernel, ((), given), grid, configs)
 
 
@@ -93,7 +118,7 @@ def predict_function(
     from workbench.adapted import autotuned
     from workbench.adapted.kernel import unwrap
     from workbench.adapted.predicted import rank_function
-    from workbench.commands.tune import configs_of
+    from workbench.commands.tune_function import configs_of
 
     device = device_for(options.device)
     chosen, _ = configs_of(autotuned.autotuner_of(kernel), given, configs)
@@ -107,6 +132,8 @@ def say_ranking(
     options: PredictOptions, title: str, device: Device, ranking: ConfigRanking, **more: Any
 ) -> int:
     """Print the fastest configs and write them as JSON. Returns the exit code."""
+    from workbench.commands.result import write_result
+
     console = console_for(options)
     first = ranking.configs[0]
     if not options.quiet:
@@ -144,6 +171,8 @@ def _table(console: Console, configs: Sequence[PredictedConfig]) -> None:
 
 def _how(ranking: ConfigRanking, first: PredictedConfig) -> str:
     """Return where the times come from, in a sentence."""
+    from workbench.device.error_band import NEVER
+
     of = "Predicted from the compiled code" if not first.impl else "Predicted before compiling"
     if ranking.calibrated_by:
         of += f", corrected by the calibration of {ranking.calibrated_by}"
@@ -158,6 +187,9 @@ def spec_without_triton(kernel: str) -> Spec:
     """Return the Spec of a kernel as `catalog.spec_of` does, and import its file without Triton,
     and torch only where it uses it as it is imported: its declarations need neither, and both take
     seconds. A file that needs Triton itself gets it."""
+    from workbench import catalog
+    from workbench.catalog import CatalogError
+
     if "torch" in sys.modules or "triton" in sys.modules:
         return catalog.spec_of(kernel)
     before = set(sys.modules)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.options import CommandError, SweepOptions
+from workbench.commands.options import CommandError
 from workbench.commands.run import target_backend
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.parts import require_part
@@ -17,6 +18,9 @@ from workbench.sweeps import Sweep
 from workbench.tuner.first_pass import SearchPlan
 from workbench.tuner.search import Budget, StopRule, Strategy
 from workbench.tuner.space import Plan
+
+if TYPE_CHECKING:
+    from workbench.commands.sweep import SweepOptions
 
 MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
 

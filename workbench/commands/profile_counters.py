@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.commands.options import OptionError, ProfileOptions
+from workbench.commands.options import OptionError
 from workbench.data.exits import PASSED
 from workbench.device import hardware
 from workbench.traces.profilers.names import RATIOS, SUBMETRICS, SUMS, chip_of, counter, list_names
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from workbench.commands.profile import ProfileOptions
     from workbench.traces.trace import CheckerResult
 
 AMD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
+from workbench.commands.console import prints_aside
 from workbench.commands.operands import Operand, operands_of
-from workbench.commands.options import DEFAULT_TARGET, CommandError, ProfileOptions
+from workbench.commands.options import DEFAULT_TARGET, CommandError
+from workbench.commands.result import write_result
 from workbench.commands.run import (
     OpenResources,
     Recorder,
@@ -23,7 +28,8 @@ from workbench.commands.run import (
 )
 from workbench.commands.selected import Selected
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.data.exits import INTERRUPTED
+from workbench.data.clock import slug
+from workbench.data.exits import INTERRUPTED, PASSED, stopped_by
 from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import duration
@@ -31,15 +37,19 @@ from workbench.device import hardware
 from workbench.device.error_band import factor_words
 from workbench.measurement.candidate import Candidate
 from workbench.spec import Impl, Limits, Spec, label, sizes_text, values
+from workbench.traces.profilers import ProfilerError, preflight, profilers
+from workbench.traces.profilers.gputrace import MODULE, NAME
 from workbench.traces.profilers.running.call_script import OneCall
+from workbench.traces.profilers.running.child import run_child
 from workbench.traces.profilers.running.machine import Machine
-from workbench.traces.profilers.running.workload import MarkedCalls
+from workbench.traces.profilers.running.workload import CALL_LIMIT_S, MarkedCalls, Workload
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.backend.prewarm import Prewarm
+    from workbench.commands.profile import ProfileOptions
 
 DEFAULT_DTYPE = "bf16"
 DEFAULT_CALLS = 10  # of tools that do not say otherwise
@@ -222,3 +232,50 @@ class _PlainRun:
         self.kernel = timed.compiled.kernel if timed.compiled else ""
         # what restores an input that a call changes is launched outside of the marked ranges
         self.launches = None if self._impl.mutates else timed.kernels
+
+
+FOLDER = Path("perf")
+
+
+def trace_path(kernel: str, day: date, folder: Path = FOLDER) -> Path:
+    """Return the name of a new capture, `perf/softmax_2026-11-24.gputrace`, with `_2` and so on
+    where that one is there."""
+    stem = f"{slug(catalog.spec_of(kernel).name)}_{day.isoformat()}"
+    names = (f"{stem}.gputrace" if n == 1 else f"{stem}_{n}.gputrace" for n in count(1))
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def words_of(options: ProfileOptions, *more: str) -> list[str]:
+    """Return the options that name a call of a kernel, and `more` of them, as words."""
+    given = ((name, getattr(options, name)) for name in ("impl", "sizes", "dtype", *more))
+    return [word for name, v in given if v is not None for word in (f"--{name}", str(v))]
+
+
+def capture_workload(options: ProfileOptions, machine: Machine, trace: Path) -> Workload:
+    """Return the call of a kernel that is captured."""
+    words = [machine.python, "-m", MODULE, catalog.absolute(str(options.kernel))]
+    words += words_of(options, "calls")
+    words += ["--trace", str(trace)]
+    return Workload(tuple(words), str(options.kernel), marked=MarkedCalls(options.calls or 1, True))
+
+
+def capture(options: ProfileOptions, machine: Machine, console: Console) -> int:
+    """Take the capture, in a process of its own. Returns the exit code. Raises ProfilerError where
+    it cannot be taken or is not there afterwards."""
+    tool = profilers()[NAME]
+    trace = trace_path(str(options.kernel), datetime.now(UTC).date())
+    workload = capture_workload(options, machine, trace)
+    preflight(tool, machine, workload)
+    argv = tool.argv(machine, workload, FOLDER)
+    FOLDER.mkdir(exist_ok=True)
+    end = run_child(argv, CALL_LIMIT_S, own=True, aside=prints_aside(options), more=tool.variables)
+    if end.stopped:
+        return stopped_by(end.stopped)
+    missing = [path for path in tool.reads(workload, FOLDER) if not path.exists()]
+    if end.code or missing:
+        lost = f"{missing[0]} is missing" if missing else f"it ended with code {end.code}"
+        raise ProfilerError(f"The capture of {options.kernel} failed ({lost}); see above.")
+    for path in tool.reads(workload, FOLDER):
+        console.print(f"written  {path}", soft_wrap=True)
+    console.print("Open it in Xcode; enter what it shows in the JSON file, under entered_by_hand.")
+    return write_result(options, "profile", PASSED)

@@ -1,33 +1,47 @@
-"""The `read` command: KPIs, kernels, findings and checker records of the files of any profiler."""
+"""Read the files of any profiler: KPIs with their targets, and one row a kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from workbench.commands import field
 from workbench.commands.console import console_for, say_result
-from workbench.commands.options import ReadOptions
-from workbench.commands.run import say_page
-from workbench.commands.trace_tables import print_trace
-from workbench.commands.traces import as_run, incomplete_sentence, keep
+from workbench.commands.field import argument, option
+from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 from workbench.data.files import write_files
-from workbench.data.intervals import Intervals
-from workbench.data.record import Finding
-from workbench.traces.profilers.sanitizer import CODES
-from workbench.traces.readers import read
-from workbench.traces.readers.inputs.source import ReadError
-from workbench.traces.timeline import named_ranges
-from workbench.traces.timeline import range_name as without_number
-from workbench.traces.trace import ActivityKind, Trace
-from workbench.traces.trace_export import json_text, kernels_csv, perfetto, summary_json
-from workbench.traces.trace_summary import TraceSummary
-from workbench.traces.trace_summary import summarise as summary_of
+
+if TYPE_CHECKING:
+    from workbench.data.intervals import Intervals
+    from workbench.data.record import Finding
+    from workbench.traces.trace import Trace
+    from workbench.traces.trace_summary import TraceSummary
+
+
+class ReadOptions(Options):
+    files: tuple[str, ...] = argument("Files of one run, folders, .gz, .zip, or -.")
+    range: str | None = option(None, "Only what was launched in host ranges of this name.")
+    json: Path | None = field.json("Write all of it to this file; - is standard output.")
+    csv: Path | None = option(None, "Write the kernels to this file.", stored=False)
+    perfetto: Path | None = option(
+        None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
+    )
+    quiet: bool = field.quiet("Print only KPIs, findings and the page's path.")
+    out: Path = field.out()
+    database: str | None = field.database()
 
 
 def run(options: ReadOptions) -> int:
     """Run the command. Returns 0; 1 where a checker found something, 3 where it did not end. Raises
     ReadError where nothing can be read."""
+    from workbench.commands.run import say_page
+    from workbench.commands.trace_tables import print_trace
+    from workbench.commands.traces import as_run, incomplete_sentence, keep
+    from workbench.traces.profilers.sanitizer import CODES
+    from workbench.traces.readers import read
+
     trace = read(options.files, range_name=options.range)
     summary = summarise(trace, options.range)
     kept = as_run(summary, "read", trace.files[0].name, options.command)
@@ -47,6 +61,9 @@ def _files(
     summary: TraceSummary, findings: Sequence[Finding], options: ReadOptions
 ) -> list[tuple[Path, str | bytes]]:
     """Return the requested files with their content. Raises ReadError where one cannot be made."""
+    from workbench.traces.readers.inputs.source import ReadError
+    from workbench.traces.trace_export import json_text, kernels_csv, perfetto, summary_json
+
     trace = summary.trace
     files: list[tuple[Path, str | bytes]] = []
     if options.json is not None:
@@ -65,6 +82,9 @@ def _files(
 def summarise(trace: Trace, range_name: str | None = None) -> TraceSummary:
     """Return the summary of a trace, of a named host range alone if one is given. Raises ReadError
     where the file has no such range, or no work in it."""
+    from workbench.traces.readers.inputs.source import ReadError
+    from workbench.traces.trace_summary import summarise as summary_of
+
     if range_name is None:
         return summary_of(trace)
     summary = summary_of(trace, _range(trace, range_name))
@@ -74,6 +94,11 @@ def summarise(trace: Trace, range_name: str | None = None) -> TraceSummary:
 
 
 def _range(trace: Trace, name: str) -> Intervals:
+    from workbench.traces.readers.inputs.source import ReadError
+    from workbench.traces.timeline import named_ranges
+    from workbench.traces.timeline import range_name as without_number
+    from workbench.traces.trace import ActivityKind
+
     within = named_ranges(trace, name)
     if not within.starts:
         table = trace.activities

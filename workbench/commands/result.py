@@ -20,13 +20,7 @@ import workbench
 from workbench.commands.console import Output, is_stdout, say
 from workbench.data import stats
 from workbench.data.comparison import ComparisonResult
-from workbench.data.exits import (
-    COULD_NOT_RUN,
-    FAILED,
-    INTERRUPTED,
-    PASSED,
-    UNDECIDED,
-)
+from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.files import is_stream, write_files
 from workbench.data.record import (
     Case,

@@ -1,14 +1,29 @@
-"""The `serve` command: answer programs over the Model Context Protocol, or judge a folder of
-submissions one after the other."""
+"""Answer programs over the Model Context Protocol, or judge submissions in a folder in turn."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
-from workbench.commands.options import CommandError, ServeOptions
-from workbench.commands.result import write_result
+from workbench.commands import field
+from workbench.commands.field import DEVICE, flag, option
+from workbench.commands.options import CommandError, Options
 from workbench.data.exits import PASSED
+
+
+class ServeOptions(Options):
+    mcp: bool = flag("Tools for programs, over standard input and output.", "--mcp")
+    jobs: Path | None = option(None, "Judge each submission of this folder, and store verdicts.")
+    spec: str | None = option(None, "Of jobs: kernel whose Spec judges.")
+    task: Path | None = option(None, "Of jobs: task of another format that judges.")
+    dtype: str | None = option(None, "Of jobs: fp32, fp16 or bf16.")
+    device: str | None = option(None, f"Of jobs: {DEVICE[0].lower()}{DEVICE[1:]}")
+    limit: float = option(600.0, "Of jobs: seconds of one submission.", min=1.0)
+    wait: bool = flag("Of jobs: go on for submissions that come later, until Ctrl-C.", "--wait")
+    quiet: bool = field.quiet()
+    database: str | None = field.database()
+    json: Path | None = field.json("Write the verdicts to this file; - is standard output.")
 
 
 def run(options: ServeOptions) -> int:
@@ -23,5 +38,7 @@ def run(options: ServeOptions) -> int:
         raise CommandError(
             "--mcp needs a package that is not installed: pip install 'kernel-workbench[mcp]'."
         )
+    from workbench.commands.result import write_result
+
     import_module("workbench.commands.serve_mcp").serve()
     return write_result(options, "serve", PASSED)

@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from workbench.commands.console import console_for, say_result
-from workbench.commands.options import CommandError, ServeOptions
+from workbench.commands.options import CommandError
 from workbench.commands.result import write_result
 from workbench.commands.run import gpu_present
 from workbench.commands.serve_tools import environment
@@ -31,6 +32,9 @@ from workbench.data.database import open_history
 from workbench.data.environment import gpus_of_host
 from workbench.data.exits import INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.submissions import TRIES, QueuedSubmission, Submissions
+
+if TYPE_CHECKING:
+    from workbench.commands.serve import ServeOptions
 
 SUFFIXES = (".py", ".json")
 POLL_S = 2.0  # with --wait, between two looks at the folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.catalog import name_hint
 from workbench.commands.console import say_result
 from workbench.commands.operands import is_run
-from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.options import CommandError
 from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
@@ -39,6 +39,8 @@ from workbench.traces.trace_summary import summarise
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.commands.compare import CompareOptions
 
 TOP = 15  # kernels
 

@@ -1,5 +1,4 @@
-"""The `tuned` command: list, export, import and forget tuned configs, and write them as lists of
-`triton.Config` that the kernels' own functions take."""
+"""List the tuned configs, which launches without a config use."""
 
 from __future__ import annotations
 
@@ -9,30 +8,40 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import catalog
-from workbench.catalog.source import code_hash
-from workbench.commands.console import aloud, console_for, note, say_result
-from workbench.commands.options import TunedOptions
-from workbench.commands.result import write_result
+from workbench.commands import field
+from workbench.commands.console import aloud, note, say_result
+from workbench.commands.field import argument, flag, option
+from workbench.commands.options import Options
 from workbench.data.exits import PASSED
 from workbench.data.files import is_output, real_path
-from workbench.data.tuned_cache import (
-    Entry,
-    Tuned,
-    TunedError,
-    changing,
-    damage_text,
-    default_path,
-    read,
-    write,
-)
 from workbench.data.units import amount, console_microseconds
-from workbench.device import hardware
-from workbench.device.error_band import devices_words
 from workbench.spec import Impl, WorkbenchError, label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.data.tuned_cache import Entry
+
+
+class TunedOptions(Options):
+    kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
+    impl: str | None = option(None, "This Impl only.")
+    device: str | None = option(None, "This device only.")
+    file: Path | None = option(None, "Tuned cache; in the user's data folder by default.")
+    export: Path | None = option(None, "Write what is listed to this file.")
+    load: Path | None = option(None, "Import this file; equal keys: the newer is kept.", "--import")
+    code: bool = flag("Print triton.Config lists to paste.", "--code")
+    forget: bool = flag("Drop the kernel's entries.", "--forget")
+    quiet: bool = field.quiet("Print only the entries.")
+    json: Path | None = field.json("Write what is listed to this file; - is standard output.")
+
+
+def run(options: TunedOptions) -> int:
+    """Run the command. Returns its exit code."""
+    from workbench.commands.console import console_for
+    from workbench.commands.result import write_result
+
+    return write_result(options, "tuned", PASSED, **use(options, console_for(options)))
 
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of triton.Config
@@ -40,17 +49,13 @@ WRITTEN = Path("results") / "adapted"  # where `tune` writes kernels of function
 Lists = dict[str, dict[str, list[str]]]  # comments by config, by title
 
 
-def run(options: TunedOptions) -> int:
-    """Run the command. Returns its exit code."""
-    result = use(options, console_for(options))
-    return write_result(options, "tuned", PASSED, **result)
-
-
 # Between files
 
 
 def export(entries: Sequence[Entry], to: Path, of: Path) -> None:
     """Write entries of the file `of` to another. Raises TunedError."""
+    from workbench.data.tuned_cache import TunedError, write
+
     if real_path(to) == real_path(of):
         raise TunedError(f"{to} is the file of tuned configs itself; export to another.")
     write(to, entries)
@@ -65,6 +70,8 @@ def merge(
 
     Raises TunedError where a file cannot be read or written, and then nothing of it is added.
     """
+    from workbench.data.tuned_cache import changing, read
+
     entries = read(given, on_damage)
     with changing(path) as tuned:
         before = dict(tuned.entries)
@@ -76,6 +83,8 @@ def merge(
 
 def forget(entries: Sequence[Entry], path: Path) -> None:
     """Remove these entries from the file. Raises TunedError."""
+    from workbench.data.tuned_cache import changing
+
     with changing(path) as tuned:
         for entry in entries:
             if tuned.entries.get(entry.key) == entry:
@@ -89,6 +98,9 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
     """Show, export, import or forget tuned configs, as the options say. Returns what the JSON
     document holds of it: the entries, or of an import the numbers of them. Raises TunedError where
     the options conflict or a file cannot be used."""
+    from workbench import catalog
+    from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
+
     actions = {
         "--export": options.export,
         "--import": options.load,
@@ -142,6 +154,8 @@ def show_entries(entries: Sequence[Entry], console: Console) -> None:
     """Print a table of entries; a predicted time begins with `~`. Versions need 140 columns."""
     from rich.table import Table
     from rich.text import Text
+
+    from workbench.device.error_band import devices_words
 
     if not entries:
         console.print("Nothing is tuned that matches: `workbench sweep` tunes a kernel.")
@@ -203,6 +217,9 @@ class CaptureError(Exception):
 def _impl_of(entry: Entry, file: Path | None) -> Impl:
     """Return the Impl of an entry. One's own kernel is in the named file, or in the file of its
     code that lies here or was written of a function. Raises CaptureError where there is none."""
+    from workbench import catalog
+    from workbench.catalog.source import code_hash
+
     name = entry.kernel
     if name in catalog.kernel_names():
         return catalog.impl_of(catalog.spec_of(name), entry.impl)
@@ -221,6 +238,8 @@ def _impl_of(entry: Entry, file: Path | None) -> Impl:
 def _launched_configs(impl: Impl, entry: Entry) -> dict[str, tuple[str, int]]:
     """Return the config of each function that the entry's Impl launches, and how often it does. Of
     several launches with different constants the function has a number in its name."""
+    from workbench.device import hardware
+
     try:
         from workbench.compile import CompileError, compile_launches
     except ImportError as error:

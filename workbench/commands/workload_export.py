@@ -1,39 +1,55 @@
-"""`workbench workload export TABLE OUT --to FORMAT`: write a tuned table as others read it."""
+"""Write a tuned table as Triton, vLLM or a Python program reads it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import MISSING
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from workbench.catalog import name_hint
+from workbench.commands import field
 from workbench.commands.console import console_for, note, say_result
-from workbench.commands.options import OptionError, WorkloadExportOptions
-from workbench.commands.result import write_result
-from workbench.commands.run import check_file
+from workbench.commands.field import argument, flag, option
+from workbench.commands.options import OptionError, Options
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import real_path, reason_of
 from workbench.data.units import amount
-from workbench.workload.errors import WorkloadError
-from workbench.workload.exported import ExportResult, export_python, export_vllm_moe
-from workbench.workload.triton_cache import export_triton_cache
-from workbench.workload.tuned_table import PinnedEntry, read
 
-Export = Callable[[Sequence[PinnedEntry], Path], ExportResult]
-FORMATS: Mapping[str, Export] = {
-    "triton-cache": export_triton_cache,
-    "vllm-moe": export_vllm_moe,
-    "python": export_python,
-}
+if TYPE_CHECKING:
+    from workbench.workload.exported import ExportResult
+
+
+class WorkloadExportOptions(Options):
+    table: Path = argument("The tuned table.", metavar="TABLE")
+    out: Path = argument("File or folder to write.", metavar="OUT")
+    to: str = option(MISSING, "triton-cache, vllm-moe or python.")
+    trust: bool = flag("Import the modules that the table names.", "--trust")
+    quiet: bool = field.quiet()
+    json: Path | None = field.json()
+
+
+FORMATS = {
+    "triton-cache": "triton_cache.export_triton_cache",
+    "vllm-moe": "exported.export_vllm_moe",
+    "python": "exported.export_python",
+}  # functions of `workload/`
 
 
 def run(options: WorkloadExportOptions) -> int:
     """Write the files. Returns the exit code: 2 where no entry could be exported. Raises
     OptionError, WorkloadError and FileError, each of which is one sentence."""
+    from workbench.commands.result import write_result
+    from workbench.workload.errors import WorkloadError
+    from workbench.workload.tuned_table import read
+
     check_options(options)
     entries, out = read(options.table), options.out
     try:
-        result = FORMATS[options.to](entries, out)
+        module, _, name = FORMATS[options.to].partition(".")
+        export = getattr(import_module(f"workbench.workload.{module}"), name)
+        result: ExportResult = export(entries, out)
     except OSError as error:
         raise WorkloadError(
             f"{out} cannot be written ({reason_of(error)}); name a folder that you may write."
@@ -63,6 +79,9 @@ def reasons(result: ExportResult) -> Mapping[tuple[str, str], int]:
 
 def check_options(options: WorkloadExportOptions) -> None:
     """Raise OptionError where the table cannot be written so."""
+    from workbench.catalog import name_hint
+    from workbench.commands.run import check_file
+
     if options.to not in FORMATS:
         raise OptionError(name_hint("format to export --to", options.to, list(FORMATS)))
     if options.to == "triton-cache" and not options.trust:

@@ -1,35 +1,48 @@
-"""`workbench workload show FILE...`: print the kernels of a workload."""
+"""Print the kernels of a workload file, or of several as one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.commands import field
 from workbench.commands.console import Output, aloud, console_for, print_cells
-from workbench.commands.options import WorkloadShowOptions
-from workbench.commands.result import write_result
+from workbench.commands.options import Options
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.units import duration, percent
-from workbench.workload.file import RecordedWorkload, read_all
-from workbench.workload.gpu_time import shares
-from workbench.workload.table import WorkloadRow, head_lines, rows_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.workload.file import RecordedWorkload
+    from workbench.workload.table import WorkloadRow
+
+
+class WorkloadShowOptions(Options):
+    files: tuple[str, ...] = field.workload_files()
+    quiet: bool = field.quiet("Print only the table.")
+    json: Path | None = field.json()
+
+
+def run(options: WorkloadShowOptions) -> int:
+    """Run the command. Returns its exit code. Raises WorkloadError."""
+    from workbench.workload.file import read_all
+
+    return show(options, read_all(options.files), PASSED)
+
 
 HEADINGS = ("kernel", "launches", "signatures", "GPU time", "config now", "from")
 RIGHT = ("launches", "signatures", "GPU time")  # headings of numbers
 OTHERS_SHOWN = 5
 
 
-def run(options: WorkloadShowOptions) -> int:
-    """Run the command. Returns its exit code. Raises WorkloadError."""
-    return show(options, read_all(options.files), PASSED)
-
-
 def show(options: Output, workload: RecordedWorkload, code: int) -> int:
     """Print the table, and write the JSON document. Returns the exit code."""
+    from workbench.commands.result import write_result
+    from workbench.workload.table import rows_of
+
     console = console_for(options)
     rows = rows_of(workload)
     with aloud(console):
@@ -51,6 +64,9 @@ def show(options: Output, workload: RecordedWorkload, code: int) -> int:
 
 def print_table(console: Console, workload: RecordedWorkload, rows: Sequence[WorkloadRow]) -> None:
     """Print the table of a workload."""
+    from workbench.workload.gpu_time import shares
+    from workbench.workload.table import head_lines
+
     for line in head_lines(workload):
         console.print(line, soft_wrap=True)
     for times in workload.times:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 import stat
 import sys
 import time
@@ -175,7 +174,7 @@ def _draft(target: Path) -> Path:
     """Return the name of a draft beside its target, since a rename is atomic only within one file
     system. The name is random, so that nobody can have put a link there."""
     start = os.fsencode(target.name)[:200].decode("utf-8", "ignore")
-    return target.with_name(f".{start}.{secrets.token_hex(4)}.tmp")
+    return target.with_name(f".{start}.{os.urandom(4).hex()}.tmp")
 
 
 def _write_draft(draft: Path, target: Path, data: bytes) -> None:

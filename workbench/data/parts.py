@@ -40,13 +40,15 @@ PARTS: Mapping[str, PackagePart] = {
         ("workbench.traces",),
         (
             *("backend.sanitizing", "code.code_samples", "code.profiled_code", "code.responsible"),
-            *("commands.capture", "commands.config_profiles", "commands.diagnose*"),
-            *("commands.operators", "commands.profile*", "commands.read", "commands.trace*"),
+            *("commands.config_profiles", "commands.diagnose_*", "commands.diagnosed"),
+            *("commands.operators", "commands.profile_*", "commands.profiled_*", "commands.trace*"),
             *("reports.trace", "reports.figures.profiled", "reports.figures.trace"),
         ),
     ),
     "workload": PackagePart(
-        ("workbench.workload",), ("commands.workload*", "reports.workload"), ("traces",)
+        ("workbench.workload",),
+        ("commands.workload_comparison", "commands.workload_tuning", "reports.workload"),
+        ("traces",),
     ),
     "metal": PackagePart(
         ("workbench.backend.metal", "metal_shim"),

@@ -3,7 +3,7 @@
 One experiment is one file, in `experiments/` or named by its path, which exports `EXPERIMENT`. The
 variants are Impls of kernels, each checked before it is timed, so an experiment has no clock and no
 correctness check of its own: it lists what to time and analyses the results.
-`commands/experiment.py` runs it.
+`commands/experiment_command.py` runs it.
 """
 
 from __future__ import annotations

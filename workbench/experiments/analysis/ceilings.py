@@ -4,7 +4,7 @@ A ceiling is the best of a few configs of a kernel that does one thing alone. It
 against library kernels that are timed beside it, against the other ceilings and against the maker's
 figures; one that fails is kept with the reason and never used. Each is measured in both states of
 the clock, first `boost`, then `sustained`; those of one state are compared with each other alone.
-`commands/ceilings.py` times all this; `known` finds what was last measured on a device.
+`commands/ceilings_command.py` times all this; `known` finds what was last measured on a device.
 """
 
 from __future__ import annotations

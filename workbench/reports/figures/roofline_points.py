@@ -1,7 +1,7 @@
 """Stored runs as points under ceilings: the data of the roofline report, as plain numbers.
 
     from workbench.reports.figures.roofline_points import frame
-    from workbench.commands.report import sheet
+    from workbench.commands.report_pages import sheet
 
     frame(sheet(["last"]))  # a pandas DataFrame, one row a point
 
