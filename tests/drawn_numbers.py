@@ -311,7 +311,7 @@ def recorded() -> Rows:
             items = plan.work_list(workload, cover, bandwidth)
             for item in items:
                 numbers = plan.numbers_of(item.signature), plan.signature_text(item.signature)
-                figures = (item.share, item.launch_s, item.least_s, item.to_win)
+                figures = (item.share, item.launch_s, item.least_s, item.winnable_share)
                 yield f"  {item.signature.function.name} {numbers} {item.launches} {item.family}"
                 yield f"    {text_of(figures)} {text_of(plan.time_for(item, items, 60.0))}"
         again = workload_file.parse(workload_file.text_of(workload).encode(), "w.json")

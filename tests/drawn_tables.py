@@ -31,7 +31,7 @@ from drawn_launches import launch_lines, planned_lines
 from table_text import text_of
 
 from workbench import catalog
-from workbench.code.code_match import compared
+from workbench.code.code_match import compare_code
 from workbench.code.code_reading import MachineCode, code_of_assembly
 from workbench.code.flow import dominators, flow_graph, loop_levels, reachable
 from workbench.code.hot_loop import hot_loop
@@ -324,7 +324,7 @@ def differences_table() -> Iterator[str]:
     """Yield what is said of pairs of golden listings."""
     codes = [golden_code(path.name) for path in LISTINGS]
     for before, after in itertools.pairwise(codes):
-        yield text_of(compared(before, after))
+        yield text_of(compare_code(before, after))
 
 
 def steps_table() -> Iterator[str]:

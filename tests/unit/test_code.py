@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.code.code_match import compared
+from workbench.code.code_match import compare_code
 from workbench.code.code_reading import CodeError, MachineCode, code_of_assembly
 from workbench.code.code_samples import samples_of
-from workbench.code.flow import dominated, dominators, flow_graph, reachable
+from workbench.code.flow import dominated_blocks, dominators, flow_graph, reachable
 from workbench.code.kinds import GROUPS, access_of, group_of, group_text, matrix_flops
 from workbench.code.listing import Instruction, read_amdgcn_listing, read_sass
 from workbench.code.live import amd_live, nvidia_live, registers_of
@@ -309,7 +309,7 @@ def test_dominators_agree_with_ways_that_leave_a_block_out(listing):
     after = {b.number: b.after for b in graph.blocks}
     for n in graph.reached:
         without = reachable(after, [0], without=n)
-        assert dominated(immediate, n) - {-1} == graph.reached - without
+        assert dominated_blocks(immediate, n) - {-1} == graph.reached - without
 
 
 @given(listings())
@@ -425,14 +425,14 @@ def test_samples_are_on_the_page_and_in_the_text():
 
 def test_the_same_code_has_no_differences():
     code = sass("mm_cuda_90.nvdisasm_g.txt")
-    result = compared(code, code)
+    result = compare_code(code, code)
     assert result.same_binary and result.same_code and not result.mix and not result.loops
     assert "same" in comparison_sentence(result, "itself")
 
 
 def test_differences_are_matched_by_block_and_loop():
     before, after = (sass(f"{name}_cuda_90.nvdisasm_g.txt") for name in ("mm", "mmspill"))
-    result = compared(before, after)
+    result = compare_code(before, after)
     assert not result.same_binary and not result.same_code
     ((head, other, changes),) = result.loops
     assert head == other == 2  # the pipelined loop of both
@@ -455,7 +455,7 @@ def test_a_new_block_is_found_where_it_is():
     ):
         listing = read_amdgcn_listing(text.format(extra))
         codes.append(MachineCode("f", "gfx942", listing, flow_graph(listing), extra, 8, 0))
-    result = compared(*codes)
+    result = compare_code(*codes)
     assert [(p.before, p.after) for p in result.blocks] == [(1, 1), (None, 2)]
     assert result.equal_blocks == 2
 

@@ -60,8 +60,8 @@ def test_arithmetic_takes_the_widest_interval():
     assert a / b == Span(2.0, 2.0 / 3.0, 6.0) and a.times(0.5) == Span(2.0, 1.0, 3.0)
     assert a.less(Span(5.0, 1.0, 7.0)) == Span(0.0, 0.0, 5.0)
     assert a.clamp(3.0, 5.0) == Span(4.0, 3.0, 5.0)
-    assert a.down_to(b) == Span(4.0, 1.0, 6.0) and b.down_to(a) == b
-    assert a.up_to(b) == a and b.up_to(a) == Span(2.0, 1.0, 6.0)
+    assert a.extend_down(b) == Span(4.0, 1.0, 6.0) and b.extend_down(a) == b
+    assert a.extend_up(b) == a and b.extend_up(a) == Span(2.0, 1.0, 6.0)
     assert (quotient(0.0, 0.0), quotient(1.0, 0.0), quotient(1.0, 2.0)) == (0.0, math.inf, 0.5)
 
 

@@ -620,6 +620,6 @@ def test_shapes_are_the_same_on_a_page_and_in_a_paper():
 def test_a_text_may_touch_the_edges_of_its_room():
     """From 10 to 110 and 20 to 70, with 2 px at the left."""
     room = Room(100, 50, 10, 20)
-    assert not room._outside((12, 20, 110, 70))
+    assert not room._is_outside((12, 20, 110, 70))
     beyond = ((11.9, 20, 110, 70), (12, 19.9, 110, 70), (12, 20, 110.1, 70), (12, 20, 110, 70.1))
-    assert all(map(room._outside, beyond))
+    assert all(map(room._is_outside, beyond))

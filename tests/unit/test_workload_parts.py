@@ -1061,9 +1061,9 @@ def item(share, launch_s, least_s, m=64, **more):
 
 
 def test_what_can_be_won_lies_above_the_bandwidth():
-    assert item(0.5, None, 1.0).to_win == 0.5
-    assert item(0.5, 4.0, 1.0).to_win == 0.375
-    assert item(0.5, 4.0, 4.0).to_win == item(0.5, 4.0, 9.0).to_win == 0.5 * 0.02
+    assert item(0.5, None, 1.0).winnable_share == 0.5
+    assert item(0.5, 4.0, 1.0).winnable_share == 0.375
+    assert item(0.5, 4.0, 4.0).winnable_share == item(0.5, 4.0, 9.0).winnable_share == 0.5 * 0.02
     some = [item(0.5, 4.0, 1.0), item(0.5, 8.0, 1.0)]
     assert plan.time_for(some[0], some, 10.0) == pytest.approx(10 * 0.375 / 0.8125)
     none = [item(0.0, None, 1.0)] * 4

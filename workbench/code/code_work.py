@@ -285,7 +285,7 @@ class _MemoryTraffic:
                 continue
             each = known.sector_bytes / known.executions
             if site.what in ("load", "copy"):
-                each *= self._full.repeated(known.region, known.argument)
+                each *= self._full.distinct_share(known.region, known.argument)
             executed = np.broadcast_to(site.executions, (len(self._many),))
             flat = site.addresses.reshape(len(site.addresses), -1)[:, 0]
             addresses = np.broadcast_to(flat, (len(self._many),))

@@ -66,7 +66,7 @@ def flow_graph(listing: Listing) -> FlowGraph:
     reached = reachable(after, [first[root] for root in listing.roots])
     within = {n: [m for m in after[n] if m in reached] for n in reached}
     loops = [(min(loop), frozenset(loop)) for loop in all_loops(reached, within)]
-    return FlowGraph(tuple(blocks), frozenset(reached), tuple(_nested(loops)))
+    return FlowGraph(tuple(blocks), frozenset(reached), tuple(_nest_loops(loops)))
 
 
 def _blocks(listing: Listing) -> list[Block]:
@@ -84,7 +84,7 @@ def _blocks(listing: Listing) -> list[Block]:
     ]
 
 
-def _nested(loops: Sequence[tuple[int, frozenset[int]]]) -> list[Loop]:
+def _nest_loops(loops: Sequence[tuple[int, frozenset[int]]]) -> list[Loop]:
     """Return the outermost loops as trees, in the order of their addresses."""
     roots: list[Loop] = []
     placed: list[Loop] = []
@@ -141,7 +141,7 @@ def _postorder(after: Mapping[int, Sequence[int]], starts: Iterable[int]) -> lis
     return result
 
 
-def dominated(immediate: Mapping[int, int], block: int) -> set[int]:
+def dominated_blocks(immediate: Mapping[int, int], block: int) -> set[int]:
     """Return the blocks that are only reached through `block`, with itself."""
     result = {block}
     for n in immediate:

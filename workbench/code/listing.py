@@ -72,7 +72,7 @@ class DisassemblyError(ValueError):
     """An image cannot be disassembled; the message is nvdisasm's reason."""
 
 
-def disassembled(cubin: bytes, *options: str) -> str:
+def disassemble(cubin: bytes, *options: str) -> str:
     """Return SASS with labels, by the nvdisasm of Triton's own wheel.
 
     Raises OSError where there is none, DisassemblyError where it rejects the image,
@@ -94,12 +94,12 @@ def disassembled(cubin: bytes, *options: str) -> str:
 
 def read_sass(text: str) -> Listing:
     """Return the listing of nvdisasm's text, with labels (`-c`, `-g` or `-gi`)."""
-    return _parsed(text, _sass_line, _sass_flow)
+    return _parse_listing(text, _sass_line, _sass_flow)
 
 
 def read_amdgcn_listing(text: str) -> Listing:
     """Return the listing of AMD assembly as LLVM writes it."""
-    return _parsed(text, _amd_line, _amd_flow)
+    return _parse_listing(text, _amd_line, _amd_flow)
 
 
 _LABEL = re.compile(r"^\s*([.$\w]+):")
@@ -187,7 +187,7 @@ def _amd_flow(op: Instruction) -> _Flow:
     return _Flow(falls=op.opcode != "s_endpgm", ends=op.opcode == "s_endpgm")
 
 
-def _parsed(
+def _parse_listing(
     text: str,
     read: Callable[[str], Instruction | None],
     flow_of: Callable[[Instruction], _Flow],

@@ -19,7 +19,7 @@ from workbench.code.kinds import BY_DESCRIPTOR, amd_kind, sass_kind
 from workbench.code.listing import (
     Instruction,
     Listing,
-    disassembled,
+    disassemble,
     read_amdgcn_listing,
     read_sass,
 )
@@ -80,7 +80,7 @@ def code_of(asm: Mapping[str, Any], arch: str) -> Code:
     if "cubin" not in asm:
         return _unreadable(arch, f"there is no machine code for {arch} to read")
     try:
-        return code_of_sass(disassembled(asm["cubin"]), arch)
+        return code_of_sass(disassemble(asm["cubin"]), arch)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return _unreadable(arch, f"the machine code could not be disassembled: {error}")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from workbench.code.flow import Block, FlowGraph, dominated, dominators, reachable
+from workbench.code.flow import Block, FlowGraph, dominated_blocks, dominators, reachable
 from workbench.code.kinds import WORK, group_of
 from workbench.code.listing import Instruction, Listing
 
@@ -62,7 +62,7 @@ def specialisation(listing: Listing, graph: FlowGraph) -> Specialisation | None:
         partitions = list(_partitions(listing, graph, immediate, block))
         if sum(bool(each.roles) for each in partitions) >= 2:
             overlaps = _overlaps(listing, graph, immediate, block, partitions)
-            return Specialisation(block.number, tuple(partitions), overlaps, _shared(partitions))
+            return Specialisation(block.number, tuple(partitions), overlaps, _barriers(partitions))
     return None
 
 
@@ -72,7 +72,7 @@ def _partitions(
     if (rest := _default(graph, immediate, jump)) is not None:
         yield _partition(DEFAULT, rest, listing, graph)
     for n, target in enumerate(jump.after):
-        yield _partition(str(n), dominated(immediate, target), listing, graph)
+        yield _partition(str(n), dominated_blocks(immediate, target), listing, graph)
 
 
 def _default(graph: FlowGraph, immediate: Mapping[int, int], jump: Block) -> set[int] | None:
@@ -81,7 +81,7 @@ def _default(graph: FlowGraph, immediate: Mapping[int, int], jump: Block) -> set
     at, below = immediate[jump.number], jump.number
     while at != -1:
         for start in graph.blocks[at].after:
-            part = dominated(immediate, start) if start in immediate else set()
+            part = dominated_blocks(immediate, start) if start in immediate else set()
             if immediate.get(start) == at and below not in part and len(part) > len(best):
                 best = part
         at, below = immediate[at], at
@@ -129,7 +129,7 @@ def _works(block: Block, listing: Listing) -> bool:
     return any(group_of(op, NVIDIA) in WORK for op in _instructions(block, listing))
 
 
-def _shared(partitions: Iterable[Partition]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+def _barriers(partitions: Iterable[Partition]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """Return the offsets of mbarriers that several partitions name."""
     users: dict[int, list[str]] = {}
     for partition in partitions:

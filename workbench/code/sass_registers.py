@@ -74,7 +74,7 @@ def _names(text: str, width: int) -> Iterator[str]:
         yield from (f"{kind}{int(number) + n}" for n in range(count))
 
 
-def _marked(op: Instruction) -> int:
+def _modifier_registers(op: Instruction) -> int:
     """Return the registers of an access by its modifiers."""
     marks = op.opcode.split(".")[1:]
     return next((n for mark, n in (("256", 8), ("128", 4), ("64", 2)) if mark in marks), 1)
@@ -97,7 +97,7 @@ def _result_width(op: Instruction) -> int:
         return 2
     if head == "CS2R":
         return 1 if "32" in marks else 2
-    return _marked(op) if head.startswith(("LD", "ATOM", "ULDC")) else 1
+    return _modifier_registers(op) if head.startswith(("LD", "ATOM", "ULDC")) else 1
 
 
 def _source_width(op: Instruction, head: str, place: int, text: str) -> int:
@@ -109,7 +109,7 @@ def _source_width(op: Instruction, head: str, place: int, text: str) -> int:
         return 2
     if ".WIDE" in op.opcode and place == 2:
         return 2
-    return _marked(op) if head.startswith(("ST", "RED", "ATOM")) else 1
+    return _modifier_registers(op) if head.startswith(("ST", "RED", "ATOM")) else 1
 
 
 class Definitions:
@@ -127,12 +127,12 @@ class Definitions:
         """Return the instructions whose values of these registers reach an instruction, the nearest
         first. One under a guard may not have run, so those before it count too."""
         result: dict[int, None] = {}
-        distances = {each: far for name in names for far, each in self._of(place, name)}
+        distances = {each: far for name in names for far, each in self._near_writers(place, name)}
         for each in sorted(distances, key=lambda one: (distances[one], -one)):
             result[each] = None
         return list(result)
 
-    def _of(self, place: int, name: str) -> Iterator[tuple[int, int]]:
+    def _near_writers(self, place: int, name: str) -> Iterator[tuple[int, int]]:
         def stops(each: int) -> bool:
             return name in self.uses[each].written and not self._guarded[each]
 

@@ -98,7 +98,7 @@ class CalibrateCommand:
     open_backend: Opener | None = None
     started: float = field(default_factory=time.monotonic)
     times: dict[str, CalibrationTime] = field(default_factory=dict)  # by the outcome's key
-    # number and resources of a call's launches, by what `_at` returns
+    # number and resources of a call's launches, by what `_config_key` returns
     launches: dict[tuple[object, ...], Launches] = field(default_factory=dict)
     done: bool = False  # every size was measured
     begun: Problem | None = None  # by the backend

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.code.amd_note import COUNTS
-from workbench.code.code_match import CodeComparison, compared
+from workbench.code.code_match import CodeComparison, compare_code
 from workbench.code.code_reading import MachineCode, code_of_file
 from workbench.code.kinds import group_text
 from workbench.code.mix import Mix
@@ -85,7 +85,7 @@ def run(options: CodeOptions) -> int:
         other = _read(options, options.target, options.against)
         _require_listing(read)
         _require_listing(other)
-        comparison = compared(other.code, read.code)
+        comparison = compare_code(other.code, read.code)
     samples = _samples(options, read)
     view = CodeView(
         title=read.title,

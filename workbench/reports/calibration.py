@@ -73,7 +73,7 @@ def _held_figure(
     return lambda part: write(summary_of(part.held)[name]) if part.held else ""
 
 
-def _over_best(name: str) -> Callable[[HeldSize], str]:
+def _excess_cell(name: str) -> Callable[[HeldSize], str]:
     def cell(held: HeldSize) -> str:
         seconds = getattr(held, name)
         return _slowdown_text(seconds / held.best_s - 1 if seconds else None)
@@ -81,7 +81,7 @@ def _over_best(name: str) -> Callable[[HeldSize], str]:
     return cell
 
 
-def _within_text(part: CalibratedPart) -> str:
+def _share_text(part: CalibratedPart) -> str:
     many = len(part.held)
     return _held_figure("chosen_within_5", lambda share: f"{round(share * many)} of {many}")(part)
 
@@ -106,7 +106,7 @@ KERNELS: Columns = (
     ("kernel", lambda part: part.title),
     ("sizes", lambda part: str(part.measured)),
     ("held back", lambda part: str(len(part.held))),
-    ("chosen within 5 %", _within_text),
+    ("chosen within 5 %", _share_text),
     ("chosen, worst", _held_figure("chosen_worst")),
     ("default, worst", _held_figure("default_worst")),
     ("first predicted, median", _held_figure("first_median")),
@@ -122,9 +122,9 @@ SIZES: Columns = (
     ("launch takes", lambda held: held.chosen),
     ("its time", lambda held: duration(held.chosen_s) if held.chosen_s else "not measured"),
     ("over the best", lambda held: _slowdown_text(held.regret)),
-    ("default", _over_best("default_s")),
-    ("first predicted", _over_best("first_s")),
-    ("best of five", _over_best("five_s")),
+    ("default", _excess_cell("default_s")),
+    ("first predicted", _excess_cell("first_s")),
+    ("best of five", _excess_cell("five_s")),
     ("rank", _rank_text),
 )
 

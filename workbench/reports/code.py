@@ -248,14 +248,14 @@ def _difference(change: Change) -> str:
     return f"{change.after - change.before:+d}"
 
 
-def _known(value: int | None) -> str:
+def _number_text(value: int | None) -> str:
     return "not known" if value is None else str(value)
 
 
 CHANGES: Columns = (
     ("", lambda each: each.name),
-    ("against", lambda each: _known(each.before)),
-    ("this", lambda each: _known(each.after)),
+    ("against", lambda each: _number_text(each.before)),
+    ("this", lambda each: _number_text(each.after)),
     ("change", _difference),
 )
 

@@ -195,7 +195,7 @@ def _chain(names: Sequence[str]) -> str:
 
 
 def _range_table(rows: Sequence[RangeRow], hides_work: bool) -> Table:
-    def used(row: RangeRow) -> str:
+    def busy_share(row: RangeRow) -> str:
         return percent(row.busy_ns / row.window_ns) if row.window_ns and not hides_work else ""
 
     columns: Columns = (
@@ -206,7 +206,7 @@ def _range_table(rows: Sequence[RangeRow], hides_work: bool) -> Table:
         ("most", lambda row: _ns(row.high_ns)),
         ("kernels in one", lambda row: f"{row.kernels / row.count:.4g}"),
         ("busy in one", lambda row: _ns(row.busy_ns / row.count)),
-        ("utilisation", used),
+        ("utilisation", busy_share),
     )
     return table(columns, rows[:30])
 

@@ -71,7 +71,7 @@ def _shown_ceilings(scene: Scene) -> tuple[Line, ...]:
         c = line.ceiling
         best = scene.sheet.ceilings[c.device].select(c.state or "sustained").best(c.level, c.dtype)
         few = scene.several or c.level in ("cache", "shared")
-        if not scene.off(line) and (c is best or not few):
+        if not scene.is_off(line) and (c is best or not few):
             results.append(line)
     return tuple(results)
 

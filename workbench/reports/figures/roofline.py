@@ -117,7 +117,7 @@ def chart_shapes(fig: Any, scene: Scene, form: Form) -> list[Any]:
 
 def _top(scene: Scene) -> float:
     """Return the upper limit in FLOP/s that leaves room for memory's labels above all lines."""
-    high = [n.end[1] for n in scene.lines if not scene.off(n)]
+    high = [n.end[1] for n in scene.lines if not scene.is_off(n)]
     low, labels = scene.y[0], sum(not n.dtypes for n in scene.lines)
     room = min(0.5 * PAGE.down, LINE * labels + 14)
     needed = math.log10(max(high, default=low) / low) * PAGE.down / (PAGE.down - room)
@@ -135,7 +135,7 @@ def _ceilings(picture: Picture) -> list[ShapeGroup]:
     beside = _label_baselines(picture)
     parts, sample = [], form.top + 14.0
     for line in scene.lines:
-        value, off = line.ceiling.value, scene.off(line)
+        value, off = line.ceiling.value, scene.is_off(line)
         ends = [at(*end) for end in _cut(scene, line, value)]
         shapes: list[Any] = [*_band(picture, line), segment(*ends, look=line.look)]
         if not off:
@@ -158,7 +158,7 @@ def _ceilings(picture: Picture) -> list[ShapeGroup]:
 
 def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "") -> ShapeGroup:
     look = scene.line_colour(line) + more
-    return ShapeGroup(scene.line_switches(line), shapes, look, scene.off(line))
+    return ShapeGroup(scene.line_switches(line), shapes, look, scene.is_off(line))
 
 
 def _line_extensions(picture: Picture) -> list[ShapeGroup]:
@@ -166,7 +166,7 @@ def _line_extensions(picture: Picture) -> list[ShapeGroup]:
     parts, scene, at = [], picture.scene, picture.place
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
-        for flat in (n for n in scene.lines if n.dtypes and scene.off(n)):
+        for flat in (n for n in scene.lines if n.dtypes and scene.is_off(n)):
             end = flat.ceiling.value / c.value
             if flat.ceiling.device != c.device or end <= line.end[0]:
                 continue
@@ -231,7 +231,7 @@ def _ridge_names(picture: Picture) -> list[ShapeGroup]:
         if scene.has_ridge(line):
             words = f"{line.ridge:.3g}"
             x, y = picture.place(line.ridge or 0.0, line.ceiling.value)
-            spot = (x + 6, y - 6) if scene.off(line) else picture.room.find((x, y), words, 6)
+            spot = (x + 6, y - 6) if scene.is_off(line) else picture.room.find((x, y), words, 6)
             if spot:
                 parts.append(_line_group(scene, line, [Label(spot, words)], " at"))
     return parts

@@ -69,12 +69,12 @@ class Room:
         """Return how much a text hides: points cost 6 and lines 1; infinite where it hides three
         points or does not fit."""
         box = (at[0], at[1] - 10, at[0] + wide, at[1] + 3)
-        hidden = _inside(box, self.dots)
-        if hidden > 2 or self._outside(box) or any(_meet(box, other) for other in self.taken):
+        hidden = _count_inside(box, self.dots)
+        if hidden > 2 or self._is_outside(box) or any(_meet(box, other) for other in self.taken):
             return math.inf
-        return 6 * hidden + _inside(box, self.along)
+        return 6 * hidden + _count_inside(box, self.along)
 
-    def _outside(self, box: Box) -> bool:
+    def _is_outside(self, box: Box) -> bool:
         right, bottom = self.left + self.width, self.top + self.height
         return box[0] < self.left + 2 or box[2] > right or box[1] < self.top or box[3] > bottom
 
@@ -86,7 +86,7 @@ def _dots(start: Place, end: Place, step: float) -> list[Place]:
     return [(x + right * n / steps, y + down * n / steps) for n in range(steps + 1)]
 
 
-def _inside(box: Box, dots: Iterable[Place]) -> int:
+def _count_inside(box: Box, dots: Iterable[Place]) -> int:
     return sum(box[0] < a < box[2] and box[1] < b < box[3] for a, b in dots)
 
 

@@ -57,7 +57,7 @@ class Scene:
     dtypes: tuple[str, ...]  # of points and of their ceilings: switched on at first
     states: tuple[str, ...]  # of the points' clocks: switched on at first
 
-    def off(self, line: Line) -> bool:
+    def is_off(self, line: Line) -> bool:
         """Return whether a ceiling is switched off at first: no point computes in its dtype, or
         none has a time of its state and the other state is drawn."""
         if line.dtypes and not set(line.dtypes) & set(self.dtypes):
@@ -152,7 +152,7 @@ def scene_of(sheet: Sheet) -> Scene:
     top = max([*rates, *ends, *peaks], default=1e12) * 3
     scene = Scene(sheet, x, (y, top), (), tuple(placed), tuple(strip), tuple(dtypes), states)
     lines = [line for each in drawn.values() for line in _lines(each, scene)]
-    return replace(scene, lines=tuple(sorted(lines, key=scene.off)))
+    return replace(scene, lines=tuple(sorted(lines, key=scene.is_off)))
 
 
 def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
@@ -170,7 +170,7 @@ def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
         ridge = scene.sheet.ceilings[c.device].ridge(c)
         ends = (start, c.value), (x[1], c.value)
         flat.append(_line(Line(c, names, *ends, ridge), both, scene))
-    top = max((n.ceiling.value for n in flat if not scene.off(n)), default=math.inf)
+    top = max((n.ceiling.value for n in flat if not scene.is_off(n)), default=math.inf)
     lines = []
     for c in memory:
         reach = min(x[1], top / c.value)
