@@ -49,13 +49,13 @@ class EmulationFinding:
     sentence: str
     kernel: str
     line: int | None = None
-    in_header: bool = False
+    is_in_header: bool = False
     thread: tuple[int, tuple[int, int, int]] | None = None
     text: str = ""  # of that line
     file: str = ""  # that it is of, where the kernel is one of a file's
 
     def __str__(self) -> str:
-        part = "header line" if self.in_header else f"{self.file} line".strip()
+        part = "header line" if self.is_in_header else f"{self.file} line".strip()
         place = f"{self.kernel}, {part} {self.line}" if self.line else self.kernel
         quoted = f" (`{self.text}`)" if self.text else ""
         who = ""
@@ -162,7 +162,9 @@ class EmulationOptions:
     compiler: str | None = None  # name or path of a clang++
     accesses: int = ACCESSES
     unset: bool = False  # run again with other contents of locals that nothing sets
-    unchecked: bool = False  # for the values of a kernel that has a race or reads unwritten memory
+    is_unchecked: bool = (
+        False  # for the values of a kernel that has a race or reads unwritten memory
+    )
     corners: bool = False  # run the corner threadgroups of the grid alone, on inputs of zeros
 
 
@@ -384,7 +386,7 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     yield struct.pack(
         "=6I3I3I2Q",
         *(len(listed), options.counting, schedule.groups_backward, schedule.simdgroups.value),
-        *(options.unchecked, options.corners),
+        *(options.is_unchecked, options.corners),
         *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
     )
     source, call, contents = launch.call.source, launch.call, []

@@ -39,10 +39,10 @@ class LintFinding:
     rule: LintRule
     sentence: str
     line: int
-    in_header: bool = False
+    is_in_header: bool = False
 
     def __str__(self) -> str:
-        return f"{'header line' if self.in_header else 'line'} {self.line}: {self.sentence}"
+        return f"{'header line' if self.is_in_header else 'line'} {self.line}: {self.sentence}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Text:
 
     source: MetalSource
     words: tuple[Word, ...]
-    in_header: bool
+    is_in_header: bool
     types: frozenset[str]
 
     def at(self, index: int) -> str:
@@ -103,9 +103,9 @@ def _lexed(text: str) -> tuple[Word, ...]:
 
 
 def _finding(text: Text, index: int, rule: LintRule, sentence: str) -> LintFinding:
-    plain = text.source.header if text.in_header else text.source.body
+    plain = text.source.header if text.is_in_header else text.source.body
     line = plain.count("\n", 0, text.words[index].start) + 1 if text.words else 1
-    return LintFinding(rule, sentence, line, text.in_header)
+    return LintFinding(rule, sentence, line, text.is_in_header)
 
 
 def _address_spaces(text: Text) -> Iterator[LintFinding]:
@@ -162,7 +162,7 @@ def _recursion(text: Text) -> Iterator[LintFinding]:
 
 
 def _header(text: Text) -> Iterator[LintFinding]:
-    if not text.in_header:
+    if not text.is_in_header:
         return
     shapes = {f"{n}_{part}" for n in text.source.inputs for part in ("shape", "strides", "ndim")}
     for i, word in enumerate(text.words):
@@ -188,7 +188,7 @@ def _missing_words(text: Text) -> Iterator[LintFinding]:
     for i, word in enumerate(text.words):
         library = word == "std" and text.at(i + 1) == text.at(i + 2) == ":"
         constant = text.at(i + 1) in ("constexpr", "constant", "inline")
-        static = word == "static" and not constant and not text.in_header
+        static = word == "static" and not constant and not text.is_in_header
         if word in _MISSING or library or static:
             name = "std::" if library else word
             yield _finding(text, i, LintRule.WORD, f"Metal has no `{name}`")
@@ -204,7 +204,7 @@ def _atomics(text: Text) -> Iterator[LintFinding]:
 
 
 def _names(text: Text) -> Iterator[LintFinding]:
-    names = [] if text.in_header else [*text.source.inputs, *text.source.outputs]
+    names = [] if text.is_in_header else [*text.source.inputs, *text.source.outputs]
     for name in names:
         if name in ATTRIBUTES:
             sentence = f"an array is called {name}, which is an attribute"

@@ -53,7 +53,7 @@ class ProgramReport:
 
     kernels: list[CheckedKernel] = field(default_factory=list)
     findings: list[ProgramFinding] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print: counts by check, each finding once, and a table of kernels."""
@@ -64,7 +64,7 @@ class ProgramReport:
             "on a CPU; Apple's compiler and GPU took no part"
         )
         yield from emulate.finding_lines((f.finding.check, str(f)) for f in self.findings)
-        for sentence in dict.fromkeys(self.refused):
+        for sentence in dict.fromkeys(self.refusals):
             yield f"not checked: {sentence}"
         if launched:
             width = max(len(kernel.source.name) for kernel in launched)
@@ -155,7 +155,7 @@ class CheckedKernel:
                 self.runs += 1
                 return self._after(error.finding, launch, schedule)
             except LaunchRejected as error:
-                self.report.refused.append(f"{error} (made at {self.place})")
+                self.report.refusals.append(f"{error} (made at {self.place})")
                 raise
             self.runs += 1
             results = results or outputs
@@ -170,7 +170,7 @@ class CheckedKernel:
         """Return the outputs of a launch with a finding. After a race or a read of memory that
         nothing has written a kernel goes on, here as on a GPU."""
         if finding.check in (CheckName.RACECHECK, CheckName.INITCHECK):
-            options = emulate.EmulationOptions(schedule, unchecked=True)
+            options = emulate.EmulationOptions(schedule, is_unchecked=True)
             with suppress(emulate.EmulationError), emulate.emulation(options):
                 return emulate.emulated(launch)
         self.notes.add("the program got zeros for outputs of a run that a finding ended")
@@ -190,7 +190,7 @@ class CheckedKernel:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return self.place
-        part = self.source.header if finding.in_header else self.source.body
+        part = self.source.header if finding.is_in_header else self.source.body
         if (at := text.find(part)) >= 0:
             return f"{_shown(path)}:{text.count(chr(10), 0, at) + (finding.line or 1)}"
         same = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == finding.text]
@@ -222,7 +222,7 @@ class CheckedKernel:
         return ArrayType(tuple(x.shape), word, strides), flat.tobytes()
 
     def _refuse(self, sentence: str) -> None:
-        self.report.refused.append(f"{self.source.name}: {sentence} (made at {self.place})")
+        self.report.refusals.append(f"{self.source.name}: {sentence} (made at {self.place})")
         raise LaunchRejected(f"{self.source.name}: {sentence}.")
 
 
@@ -331,4 +331,4 @@ def check_program(words: Sequence[str]) -> int:
     if report.findings:
         return FAILED
     checked = any(kernel.launches for kernel in report.kernels)
-    return COULD_NOT_RUN if failure or report.refused or not checked else 0
+    return COULD_NOT_RUN if failure or report.refusals or not checked else 0

@@ -45,7 +45,7 @@ class MlxOperation:
 
     run: Callable[..., Any]
     prepare: Callable[[Sequence[torch.Tensor]], Arrays] = plain
-    checked: Callable[[Sequence[torch.Tensor]], torch.Tensor] | None = None
+    checked_call: Callable[[Sequence[torch.Tensor]], torch.Tensor] | None = None
 
 
 def _patches(x: Any, w: Any, bias: Any, position: Any) -> Any:
@@ -91,8 +91,8 @@ def mlx_impl(spec: Spec) -> Impl | None:
         return None
 
     def launch(*inputs: torch.Tensor) -> torch.Tensor:
-        if operation.checked is not None:
-            return operation.checked(inputs)
+        if operation.checked_call is not None:
+            return operation.checked_call(inputs)
         result = operation.run(*operation.prepare(inputs))
         mx.eval(result)
         return tensor_of(result, WORDS[inputs[0].dtype]).to(inputs[0].dtype)

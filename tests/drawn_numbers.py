@@ -88,7 +88,7 @@ def change_points() -> Rows:
             times = [t * (1 + 0.002 * max(0, i - 45)) for i, t in enumerate(times)]
         found = steps(times)
         yield f"{n} {text_of(found)} {text_of(episodes(times))}"
-        yield f"  {text_of((noise_of(times), levels(times, [s.at for s in found])))}"
+        yield f"  {text_of((noise_of(times), levels(times, [s.index for s in found])))}"
 
 
 def ratios(dice: random.Random) -> Ratio:
@@ -172,7 +172,7 @@ def limits_of_calls() -> Rows:
         held = diagnose(load, ceilings)
         yield f"{text_of(load)} of {[c.name for c in some]}"
         yield f"  {held.word} {held.ceiling.name if held.ceiling else None} {held.sentence}"
-        yield f"  {text_of((held.share, held.gain_s, held.above))}"
+        yield f"  {text_of((held.share, held.gain_s, held.excess_reason))}"
 
 
 def runs() -> Iterator[tuple[str, Run, list[Outcome]]]:

@@ -411,7 +411,7 @@ def sweep_consoles() -> Rows:
         plan: Any = SimpleNamespace(
             candidates=[SimpleNamespace(impl=i) for i in impls],
             left_out=seed % 2 * 5,
-            refused=[1] * (seed % 3),
+            failures=[1] * (seed % 3),
         )
 
         def go(
@@ -430,7 +430,7 @@ def sweep_consoles() -> Rows:
             one.print_joining(2)
             for outcome in outcomes_of(dice, 5):
                 one.saw(outcome, {"measured": 2, "wrong": 1})
-            one.step(SimpleNamespace(name="halving", of=4))  # type: ignore[arg-type]
+            one.step(SimpleNamespace(name="halving", total=4))  # type: ignore[arg-type]
             one.again(run)
             one._line._started = console.time.monotonic()
             one.print_stop()

@@ -116,7 +116,7 @@ def checked_values(spec: Spec) -> Iterator[str]:
     for number, sizes in enumerate(by_bytes[:VALUES]):
         problem = PreparedProblem.make(spec, sizes, dtype, "cpu", number)
         yield f"{spec.name} {dtype} {sizes_text(sizes)} {spec.bytes(sizes, dtype)} B"
-        yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.expected))
+        yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.targets))
 
 
 def values_text(x: torch.Tensor) -> str:
@@ -291,10 +291,10 @@ def listing_table(name: str) -> Iterator[str]:
     yield f"hot loop {text_of(hot_loop(code.listing, graph, code.arch))}"
     yield f"dominators {dominators(graph)}"
     yield f"levels {text_of([sorted(each) for each in loop_levels(code.listing)[1]])}"
-    after = {block.number: block.after for block in graph.blocks}
+    after = {block.number: block.successors for block in graph.blocks}
     for block in graph.blocks:
         own = ops[block.start : block.end]
-        yield f"{text_of(block)} reaches {sorted(reachable(after, block.after, block.number))}"
+        yield f"{text_of(block)} reaches {sorted(reachable(after, block.successors, block.number))}"
         yield f"  {text_of(mix_of(own, code.arch))}"
     for loop in graph.all_loops():
         yield text_of(loop)

@@ -502,7 +502,7 @@ def prepared(spec: Spec, dtype: str, placed: Sequence[Any]) -> PreparedProblem:
     """The problem that inputs pose wherever they lie: the reference sees plain copies."""
     copies = tuple(x.clone() for x in placed)
     return PreparedProblem(
-        spec, dtype, tuple(placed), PreparedProblem.wrap(spec, dtype, copies).expected
+        spec, dtype, tuple(placed), PreparedProblem.wrap(spec, dtype, copies).targets
     )
 
 
@@ -581,7 +581,7 @@ def parting_axis(
     for extent, of in ((3, 1), (sizes[axis], sizes[axis])):
         small = problem({**sizes, axis: extent})
         twice = output_tuple(spec.reference(*map(_wide, repeated(spec, small.inputs, axis, 2))))
-        if all(map(_alike, twice, (repetition(e, 2) for e in small.expected))):
+        if all(map(_alike, twice, (repetition(e, 2) for e in small.targets))):
             return axis, of
     return None
 
@@ -617,10 +617,10 @@ def verify_repeated(
     with Poisoned() as memory:
         outputs = output_tuple(impl(*created, config=config))
     assert memory.trespass() is None
-    extent = small.expected[0].shape[0]
+    extent = small.targets[0].shape[0]
     for first in range(0, times, at_once):
         count = min(at_once, times - first)
-        expected = tuple(repetition(e, count) for e in small.expected)
+        expected = tuple(repetition(e, count) for e in small.targets)
         part = [y[first * extent : (first + count) * extent] for y in outputs]
         wrong = check_outputs(part, PreparedProblem(impl.spec, small.dtype, (), expected)).wrong
         assert wrong is None, (

@@ -79,7 +79,7 @@ def test_cubins_hold_what_their_ptx_says(name):
     code = code_of({"cubin": (GOLDEN / f"{name}.cubin").read_bytes()}, "sm_90")
     ptx = gzip.decompress((GOLDEN / f"{name}.ptx.gz").read_bytes()).decode()
     loop = looped(ptx)
-    for counts, text in ((code.whole, ptx), (code.in_loops, loop)):
+    for counts, text in ((code.whole, ptx), (code.loop_counts, loop)):
         loads = len(re.findall(r"cp\.async\.c[ag]\.shared|ld\.global", text))
         assert counts.global_loads == loads
         assert counts.matrix == text.count("wgmma.mma_async.sync")

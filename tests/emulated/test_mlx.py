@@ -419,7 +419,7 @@ def test_a_kernel_is_checked_and_timed_beside_mlx_from_end_to_end(stand_in):
     results = backend.measure_interleaved([TimingTask(problem, c) for c in candidates])
     for result, candidate in zip(results, candidates, strict=True):
         assert isinstance(result.result, Timed), result
-        record = factory.outcome(candidate, result.result, "final", result.compiled)
+        record = factory.outcome(candidate, result.result, "final", result.compilation)
         assert record.timing.regime == "cold" and record.timing.method == "eval"
         assert len(record.timing.samples_s) == sum(record.timing.window_sizes)
     assert run.environment.settings["MLX_ENABLE_TF32"] == os.environ["MLX_ENABLE_TF32"] == "0"

@@ -218,7 +218,7 @@ def test_a_reference_answers_for_the_other_values_too(tmp_path, reference):
     assert verdicts(spec) == verdicts(spec, seed=1) == [None] * len(CONFIGS)
     known = reference is tripled
     assert torch.equal(first[0], second[0]) != known == (tmp_path / MOVED_ARGS).is_file()
-    assert result.unmoved is None if known else "The reference fails" in result.unmoved
+    assert result.repeat_reason is None if known else "The reference fails" in result.repeat_reason
 
 
 def test_indices_stay_and_so_do_values_that_have_no_answer_elsewhere(tmp_path):
@@ -284,7 +284,7 @@ def test_whole_numbers_must_be_equal(tmp_path):
     )
     assert result.outputs == ("out_ptr",) and verdicts(spec) == [None] * len(CONFIGS)
     problem = PreparedProblem.make(spec, spec.check[0], "int64", "cpu")
-    off = PreparedProblem(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.expected))
+    off = PreparedProblem(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.targets))
     impl = spec.impls[0]
     assert "out_ptr is wrong" in check(impl, impl.config(), off).wrong
 

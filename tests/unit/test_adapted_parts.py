@@ -384,7 +384,7 @@ def test_tolerances_are_two_steps_of_what_operands_are_rounded_to():
     result = Discovered(("x", "y", "i"), {}, 0)
     assert completed(call_on(on), result, None).tolerance == {
         "fp16": (1e-3, 1e-4), "bf16": (8e-3, 1e-4), "int32": (0.0, 0.0)}  # fmt: skip
-    rounded = completed(call_on(on), replace(result, rounded=10), None).tolerance
+    rounded = completed(call_on(on), replace(result, mantissa_bits=10), None).tolerance
     assert rounded == {"fp16": (1e-3, 2 / 1024), "bf16": (8e-3, 2 / 1024), "int32": (0.0, 0.0)}
 
 
@@ -661,7 +661,9 @@ def test_values_are_moved_where_that_changes_no_meaning():
 
 
 def tensor_writes(argument, elements, shared=(), beyond=0):
-    return SimpleNamespace(argument=argument, elements=elements, shared=shared, beyond=beyond)
+    return SimpleNamespace(
+        argument=argument, elements=elements, shared_element=shared, excess=beyond
+    )
 
 
 def test_the_programs_that_tell_most_run_first():
@@ -757,7 +759,7 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
     result = sampled.discover_sample(*given, use is not None, declared)
     assert result.odd == ({} if use is None else {"y": use}) and result.outputs == ("y",)
     clean = use is not None or (declared == () and not more)
-    assert result.initial == {"y": "nothing" if clean else "zeros"} and result.unmoved
+    assert result.initial == {"y": "nothing" if clean else "zeros"} and result.repeat_reason
     assert torch.load(tmp_path / call.PROBES) == {"y": [1, 3]}
     if use is None:
         assert torch.load(tmp_path / call.EXPECTED)["y"].tolist() == [7.0] * 4

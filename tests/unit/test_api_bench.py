@@ -200,7 +200,7 @@ def test_a_curve_has_the_impls_the_libraries_and_the_bound():
     run, records = over(sizes)
     (curve,) = curves_of(run, list(reversed(records)))
     lines = {line.name: line for line in curve.lines}
-    assert curve.axis == "N" and curve.about == "M=64, fp32" and curve.unit == "GB/s"
+    assert curve.axis == "N" and curve.fixed_text == "M=64, fp32" and curve.unit == "GB/s"
     assert lines["rows"].x == tuple(sizes) and "torch" in curve.libraries
     assert lines["rows"].y[0] == pytest.approx(4 * 1024 / 2.001024e-6 / 1e9, rel=1e-3)
     assert all(low <= y <= high for line in curve.lines

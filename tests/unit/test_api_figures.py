@@ -42,7 +42,7 @@ def named(record, impl, **config):
 
 def test_rows_have_points_intervals_and_what_is_left_out():
     bars = [ValueRow("a" * 46, 2.0, "two", low=1.0, high=4.0), ValueRow("b" * 47, 3.0, "three",
-            measured=False, group=5), ValueRow("c", 1.0, "one", low=0.5)]  # fmt: skip
+            is_measured=False, group=5), ValueRow("c", 1.0, "one", low=0.5)]  # fmt: skip
     (ax,) = figures.bars_figure(bars, "time").axes
     assert points(ax) == [([2.0], [0.0], ink("impl-0"), True), ([3.0], [1.0], ink("impl-1"), False),
                           ([1.0], [2.0], ink("impl-0"), True)]  # fmt: skip
@@ -119,7 +119,7 @@ def test_times_of_records_are_rows_with_their_intervals():
     assert figures.times_figure([]) is None
     predicted = next(o for o in synthetic.matmul(predicted=True)[1] if isinstance(o, Record))
     row = figures._time_bar(predicted, 1e-6, 2, False)
-    assert row.text.startswith("~") and not row.measured and row.group == 2
+    assert row.text.startswith("~") and not row.is_measured and row.group == 2
     low, high = figures.expected_s(predicted) or (None, None)
     assert (row.low, row.high) == (low and pytest.approx(low / 1e-6), high and pytest.approx(
         high / 1e-6))  # fmt: skip

@@ -287,7 +287,9 @@ def test_blocks_partition_the_instructions(listing):
     for block in graph.blocks:
         inner = range(block.start, block.end - 1)
         assert all(listing.after[i] == [i + 1] for i in inner)
-        assert {graph.blocks[n].start for n in block.after} == set(listing.after[block.end - 1])
+        assert {graph.blocks[n].start for n in block.successors} == set(
+            listing.after[block.end - 1]
+        )
 
 
 @given(listings())
@@ -296,8 +298,8 @@ def test_loops_nest_and_hold_every_cycle(listing):
     loops = [loop.blocks for _, loop in graph.all_loops()]
     for a, b in itertools.combinations(loops, 2):
         assert a < b or b < a or not a & b
-    after = {b.number: b.after for b in graph.blocks}
-    for n in graph.reached:
+    after = {b.number: b.successors for b in graph.blocks}
+    for n in graph.reachable:
         assert any(n in loop for loop in loops) == (n in reachable(after, after[n]))
     assert all(inner.blocks < loop.blocks for _, loop in graph.all_loops() for inner in loop.inner)
 
@@ -306,10 +308,10 @@ def test_loops_nest_and_hold_every_cycle(listing):
 def test_dominators_agree_with_ways_that_leave_a_block_out(listing):
     graph = flow_graph(listing)
     immediate = dominators(graph)
-    after = {b.number: b.after for b in graph.blocks}
-    for n in graph.reached:
+    after = {b.number: b.successors for b in graph.blocks}
+    for n in graph.reachable:
         without = reachable(after, [0], without=n)
-        assert dominated_blocks(immediate, n) - {-1} == graph.reached - without
+        assert dominated_blocks(immediate, n) - {-1} == graph.reachable - without
 
 
 @given(listings())

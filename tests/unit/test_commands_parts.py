@@ -401,7 +401,7 @@ def test_runs_that_are_long_in_importing_are_noted_each_minute(runner, monkeypat
 
 def comparison(*runs):
     return SimpleNamespace(
-        runs=list(runs), stopped=0, failure="", lookups="", outputs=[], repeats=[], last=None
+        runs=list(runs), stop_signal=0, failure="", lookups="", outputs=[], repeats=[], last=None
     )
 
 
@@ -437,7 +437,7 @@ def test_the_run_of_a_program_adds_what_it_left(monkeypatch, tmp_path):
             yield tmp_path, ends.pop(0), 3.0
 
     def end(code=0, stopped=0):
-        return SimpleNamespace(code=code, stopped=stopped)
+        return SimpleNamespace(code=code, stop_signal=stopped)
 
     one = comparison()
     ends.extend([end(), end(), end(), end(7)])
@@ -549,7 +549,7 @@ def tuning(monkeypatch):
         results = {}
         journal = SimpleNamespace(results=results, add=lambda r: results.update({r.digest: r}))
         one = engine.WorkloadTuning(
-            items, journal, seconds, said.append, said.append, started=100.0, **more
+            items, journal, seconds, said.append, said.append, start_s=100.0, **more
         )
         return one, clock, said
 
@@ -802,7 +802,7 @@ def test_the_best_so_far_is_said_after_enough_configs_and_time(monkeypatch):
     monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: clock.now))
     said = []
     one = SimpleNamespace(
-        printed=("", 100.0),
+        last_printed=("", 100.0),
         counts=Counter(),
         command=SimpleNamespace(
             console=SimpleNamespace(so_far=lambda r, n: said.append((r.key, n)))
@@ -895,11 +895,15 @@ def test_a_small_space_is_measured_whole(many, bits, expected):
     plan = SimpleNamespace(candidates=[0] * many, run=SimpleNamespace(same_bits_as=bits))
     backend = SimpleNamespace(device=SimpleNamespace(backend="triton"), predicts=False)
     found = problem.default_search(plan, backend)
-    assert found.strategy.value == expected and (found.until is not None) == (expected == "model")
+    assert found.strategy.value == expected and (found.stop_rule is not None) == (
+        expected == "model"
+    )
     most = problem.MOST[False]
     plan.candidates, plan.run.same_bits_as = [0] * (most + 1), "default"
     found = problem.default_search(plan, backend)
-    assert found.strategy.value == "model" and found.until is None and found.budget.configs == most
+    assert (
+        found.strategy.value == "model" and found.stop_rule is None and found.budget.configs == most
+    )
     plan.candidates = [0] * most
     assert problem.default_search(plan, backend).strategy.value == "exhaustive"
     backend.predicts = True

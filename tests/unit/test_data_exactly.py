@@ -101,7 +101,7 @@ def test_a_launch_that_is_the_first_of_its_file_counts():
     launches = trace.activities.launches()
     assert list(launches) == [-1, -1, 0, -1]
     times = timeline.device_times(trace, "0")
-    assert (times.launched, times.left_out, times.copied_bytes) == (1, 1, 0)
+    assert (times.launches, times.left_out, times.copied_bytes) == (1, 1, 0)
     assert [trace.activities[i].name for i in times.order] == ["a", "copy"]
     whole = timeline.device_times(trace, "0", launched_only=False)
     assert [(gap.start, gap.end, gap.cause) for gap in whole.gaps] == [
@@ -640,7 +640,7 @@ def test_an_episode_has_the_levels_of_five_points_on_each_side():
     change = series._episode(series_of(points), used, step)
     assert (change.before, change.after, change.direction, change.commits) == (1, 2, "episode", 3)
     assert change.old == Ratio(1.3, 1.0, 1.6) and change.new == Ratio(3.1, 3.0, 3.3)
-    later = replace(step, at=7, end=9)
+    later = replace(step, index=7, end=9)
     assert series._episode(series_of(points), used, later).old.low == 1.1  # 2 to 6, and 9 to 10
     assert series._episode(series_of(points), used, later).old == Ratio(3.0, 1.1, 9.0)
 
@@ -849,11 +849,11 @@ def test_energies_of_the_same_rounds_have_a_ratio(left, right, has_ratio):
 
 def test_an_expectation_that_cannot_be_judged_leaves_those_behind_it(monkeypatch):
     falls = expected_change.Expectation("c", "c falls", lambda before, after: after < before)
-    beside = replace(falls, metric="a", text="a less b", beside="b")
+    beside = replace(falls, metric="a", text="a less b", bounding_metric="b")
     monkeypatch.setattr(
         expected_change, "EXPECTED",
-        {"x": (replace(falls, metric="none", text="none"), beside, replace(beside, beside="no"),
-               falls)},
+        {"x": (replace(falls, metric="none", text="none"), beside,
+               replace(beside, bounding_metric="no"), falls)},
     )  # fmt: skip
 
     def profile(a, b, c, unit="B"):
@@ -1463,7 +1463,7 @@ def test_a_drift_must_gain_what_its_parameters_cost(monkeypatch, steps, gain, le
     found = change_points._join_drifts(series, levels)
     assert [step.kind for step in found] == (["drift"] if is_drift else ["step"] * steps)
     if is_drift:
-        assert (found[0].at, found[0].end) == (4, 3 + length)
+        assert (found[0].index, found[0].end) == (4, 3 + length)
 
 
 @pytest.mark.parametrize(

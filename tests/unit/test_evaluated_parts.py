@@ -117,7 +117,7 @@ def test_a_submission_is_described_at_all_sizes_and_must_take_those_to_time():
 def test_calls_are_checked_with_the_functions_of_their_sizes():
     def result(error, wrong=""):
         checked = SimpleNamespace(wrong=wrong, rule=None, bits="a", error=error)
-        return SimpleNamespace(checked=checked, operators=(), launches=("f",))
+        return SimpleNamespace(check=checked, operators=(), launches=("f",))
 
     names = [("f",)] * 4
     results = [result(0.5), result(0.75), result(9.0, "off"), *[result(0.25)] * 11]
@@ -149,11 +149,13 @@ def test_all_processes_end():
 def test_facts_of_a_spec_are_of_the_sizes_that_are_timed():
     spec = spec_of("softmax")
     facts = problem.spec_facts("softmax", "bf16", None, 3)
-    assert facts.timed == dict(spec.bench[0]) and facts.bytes == spec.bytes(spec.bench[0], "bf16")
+    assert facts.timed_sizes == dict(spec.bench[0]) and facts.bytes == spec.bytes(
+        spec.bench[0], "bf16"
+    )
     own = dict(spec.check[0])
     facts = problem.spec_facts("softmax", "bf16", own, 3)
-    assert facts.timed == own and facts.flops == spec.flops(**own)
-    assert [dict(s) for s in facts.named] == [dict(s) for s in spec.check]
+    assert facts.timed_sizes == own and facts.flops == spec.flops(**own)
+    assert [dict(s) for s in facts.named_sizes] == [dict(s) for s in spec.check]
     known = problem.KnownCosts.make(facts)
     assert known.bytes({}, "any") == facts.bytes and known.flops(**own) == facts.flops
     with pytest.raises(problem.SpecError, match="dtype"):
@@ -169,7 +171,7 @@ def test_a_config_is_described_at_each_size():
     one = submission.describe(wanted, H100.limits, sizes)
     first = next(i for i in spec.impls if i.backend == "triton")
     assert (one.kernel, one.impl, one.config["num_warps"]) == ("softmax", first.name, 8)
-    assert one.rejected == (None, None) and one.works is not None
+    assert one.rejections == (None, None) and one.works is not None
     torch = [i.name for i in spec.impls if i.backend == "torch"]
     assert list(one.libraries) == torch
     last = [i for i in spec.impls if i.backend == "triton"][-1]

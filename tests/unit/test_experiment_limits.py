@@ -230,7 +230,7 @@ def resources(**more):
 def test_parts_that_spill_or_share_a_core_otherwise_are_named():
     def results(traffic, arithmetic, whole):
         every = {"traffic": traffic, "arithmetic": arithmetic, "whole": whole}
-        return {name: SimpleNamespace(compiled=each) for name, each in every.items()}
+        return {name: SimpleNamespace(compilation=each) for name, each in every.items()}
 
     some = results(resources(spill_bytes=4), resources(spill_bytes=3), resources(spill_bytes=3))
     assert _spilling_parts(some) == [
@@ -575,7 +575,7 @@ def test_a_ceiling_without_a_time_has_the_reasons_of_its_variants():
 
 def loop(loads=0, vector=0, matrix=0, readable=True):
     inner = SimpleNamespace(global_loads=loads, vector=vector, matrix=matrix)
-    return SimpleNamespace(in_loops=inner, readable=readable)
+    return SimpleNamespace(loop_counts=inner, readable=readable)
 
 
 @pytest.mark.parametrize(
@@ -595,10 +595,10 @@ def loop(loads=0, vector=0, matrix=0, readable=True):
     ],
 )
 def test_machine_code_may_contradict_a_ceiling(level, dtype, loops, words):
-    best = SimpleNamespace(compiled=SimpleNamespace(code=loops))
+    best = SimpleNamespace(compilation=SimpleNamespace(code=loops))
     said = ceilings.code_fault(sought(level=level, dtype=dtype), best)
     assert said is None if words is None else words in said
-    assert ceilings.code_fault(sought(level=level), SimpleNamespace(compiled=None)) is None
+    assert ceilings.code_fault(sought(level=level), SimpleNamespace(compilation=None)) is None
 
 
 # More of curves, knobs and layers
@@ -608,7 +608,7 @@ def test_occupancy_and_spills_are_those_that_are_known():
     def made(occupancy, spills=0, compiled=True):
         resources = SimpleNamespace(occupancy=occupancy, spill_bytes=spills, limiter="registers")
         held = SimpleNamespace(resources=resources if occupancy else None)
-        return SimpleNamespace(compiled=held if compiled else None)
+        return SimpleNamespace(compilation=held if compiled else None)
 
     best = {1: made(0.5, 8), 2: made(None), 3: made(0.5, compiled=False), 4: made(0.25)}
     rows = knobs._resources(Ranking(best), VARIED)

@@ -960,7 +960,7 @@ def test_a_copy_that_did_not_arrive_has_no_time(right, timed):
     entrant = SimpleNamespace(has_arrived=lambda: right)
     windows = [Window((1.0, 2.0)), Window((3.0,))]
     copied = transfers._copy_result(("d2h", False, 64), entrant, windows)
-    assert (copied.direction, copied.pinned, copied.bytes, copied.right) == (
+    assert (copied.direction, copied.is_pinned, copied.bytes, copied.right) == (
         "d2h",
         False,
         64,
@@ -1121,7 +1121,7 @@ def test_a_mac_s_time_at_its_bound_is_possible(monkeypatch, regime, median_s, br
     assert asked == [(["w"], "warm", regime, brief, 3.0)]
     assert isinstance(result, metal_worker.Timed) is timed
     if timed:
-        assert (result.error, result.checked, result.bits, result.seed) == (0.5, "gpu", "b", 8)
+        assert (result.error, result.check, result.bits, result.seed) == (0.5, "gpu", "b", 8)
     else:
         assert result.reason.startswith("2 s is below the roofline bound of 4 s")
 

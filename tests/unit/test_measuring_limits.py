@@ -588,7 +588,7 @@ def test_a_chain_of_one_and_a_half_times_its_twin_is_timed():
         except Untimed:
             assert not timed
             continue
-        assert timed and entrant.warm.calls == 2 and entrant.warm.settled
+        assert timed and entrant.warm.calls == 2 and entrant.warm.has_settled
         assert set(empty.log) == {4} and entrant.warm.windows == 2
         assert entrant.pair() == (pytest.approx(6e-3), pytest.approx(4e-3))
         window = entrant.begin(0.036, 1).window()

@@ -229,8 +229,8 @@ def test_an_output_that_is_written_less_than_usual_is_at_fault(monkeypatch):
         shares.clear()
         shares.update(each)
         assert sample_check._fault_of(call, None) == said
-    beyond = SimpleNamespace(tensors=[SimpleNamespace(beyond=0, argument="a"),
-                                      SimpleNamespace(beyond=1200, argument="b")])  # fmt: skip
+    beyond = SimpleNamespace(tensors=[SimpleNamespace(excess=0, argument="a"),
+                                      SimpleNamespace(excess=1200, argument="b")])  # fmt: skip
     said = "it writes 1,200 elements past the end of b; is a mask missing?"
     assert sample_check._fault_of(call, beyond) == said
 

@@ -223,7 +223,7 @@ def test_waits_end_at_their_limit_and_with_their_worker(farm, monkeypatch):
         farm.resolve(None, lambda: None, 1.0)
     assert times == [], "at the limit itself the wait goes on"
     worker_ = ClusterWorker("a", "node", 1, None)
-    threading.Timer(0.02, worker_.gone.set).start()
+    threading.Timer(0.02, worker_.gone_event.set).start()
     with pytest.raises(WorkerDied, match="node"):
         farm.resolve(worker_, lambda: None)
     farm.client.loop.answers = True
@@ -234,7 +234,7 @@ def test_waits_end_at_their_limit_and_with_their_worker(farm, monkeypatch):
     other = ClusterWorker("b", "node", 1, None)
     with pytest.raises(WorkerDied):
         farm.resolve(other, fails)
-    assert other.gone.is_set()
+    assert other.gone_event.is_set()
     with pytest.raises(OSError, match="unreachable"):
         farm.resolve(None, fails)
     with pytest.raises(SchedulerGone):
@@ -500,7 +500,7 @@ def live_on(gpu, **more):
 
 
 LOST = Lost(TimeoutError("late"), 2)
-POISONED = Refusal("launch", "illegal access", poisoned=True)
+POISONED = Refusal("launch", "illegal access", is_poisoned=True)
 
 
 def test_limits_of_a_first_pass_grow_with_the_problem():
@@ -665,7 +665,7 @@ def test_errors_of_calls_are_joined():
     request = checking.CheckRequest("toy", "bf16", calls)
 
     def results(*each):
-        return [SimpleNamespace(checked=c) for c in each]
+        return [SimpleNamespace(check=c) for c in each]
 
     right = results(Checked(0.25, bits="a"), Checked(0.75, bits="b"))
     joined = checking.join(request, right)
@@ -1085,7 +1085,7 @@ def offline(predict, **impl):
     backend = Offline.__new__(Offline)
     backend.device, backend._compile_s, backend._interpret_s = H200, 1.0, 10.0
     backend._check_futures, asked = {}, []
-    backend._method = SimpleNamespace(predict=predict, checked="interpreter", compile=None)
+    backend._method = SimpleNamespace(predict=predict, check="interpreter", compile=None)
 
     def check(problem, candidate, sizes, timeout_s):
         asked.append((candidate.key, [s["N"] for s in sizes], timeout_s))
@@ -1138,7 +1138,7 @@ def test_configs_that_differ_in_warps_and_stages_share_a_check(monkeypatch):
     assert backend.time(of(1, unchecked=True), None, None).result() == Timed(
         "predicted", None, "not here"
     )
-    compiled = SimpleNamespace(examined="known")
+    compiled = SimpleNamespace(examination="known")
     for patience, limit_s in ((1.0, 10.0), (3.0, 30.0), (12.0, 90.0)):
         sampled = backend.time(of(1, sampling="s", name="y"), compiled, None, patience).result()
         assert asked[-1] == ("k1", "known", limit_s)

@@ -319,8 +319,8 @@ def traced(*names, ranges=0, totals=0):
 
 
 def run(calls=2, kernel="mine", launches=None, on_gpu=True, data="tree", status=None, marked=True):
-    own = SimpleNamespace(calls=calls, kernel=kernel, launches=launches, on_gpu=on_gpu)
-    workload = SimpleNamespace(marked=own if marked else None, title="k.i", data=data)
+    own = SimpleNamespace(calls=calls, kernel=kernel, launches=launches, uses_gpu=on_gpu)
+    workload = SimpleNamespace(marks=own if marked else None, title="k.i", data=data)
     return SimpleNamespace(workload=workload, status=status)
 
 

@@ -134,7 +134,7 @@ def test_hard_inputs_hold_outliers_zeros_and_subnormals_and_what_makers_made():
 def test_nan_and_infinities_are_where_a_spec_says_what_becomes_of_them():
     spec = spec_of(lambda x, w: x * w, nonfinite=("x",))
     problem = hard_problem(spec, {"N": 4096}, "fp32", "cpu", 5)
-    x, y = problem.inputs[0], problem.expected[0]
+    x, y = problem.inputs[0], problem.targets[0]
     assert (x.isnan().sum(), x.isposinf().sum(), x.isneginf().sum()) == (1, 1, 1)
     assert torch.equal(y.isnan(), x.isnan()) and y.isinf().sum() == 2
     assert not check_outputs((y.float(),), problem).wrong

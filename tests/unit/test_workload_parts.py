@@ -641,7 +641,7 @@ def test_experts_are_written_by_batch_and_others_left_out(tmp_path):
     assert path.name == "E=8,N=1792,device_name=AMD_MI300X_1.json"
     written = json.loads(path.read_text())
     assert list(written) == ["8", "64"] and written["64"]["BLOCK_SIZE_M"] == 3
-    assert result.exported == 2 and [e for e, _ in result.left_out] == [odd]
+    assert result.exported_entries == 2 and [e for e, _ in result.left_out] == [odd]
 
 
 def test_of_entries_with_one_place_the_newest_is_kept(tmp_path):

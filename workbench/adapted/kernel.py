@@ -88,10 +88,10 @@ class Listed(Impl):
     """An Impl whose configs are those that the user listed, not all combinations of their
     values."""
 
-    listed: tuple[Any, ...] = ()
+    configs: tuple[Any, ...] = ()
     launcher: Launcher | None = None
     integers: Mapping[str, Any] = field(default_factory=dict)
-    kept: Kept | None = None
+    store: Kept | None = None
 
     def load(self) -> None:
         """Import the module of the user's function. Raises AdaptedError."""
@@ -104,9 +104,9 @@ class Listed(Impl):
 
     def examine_code(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
         """Return what all programs of the launch write, where only some of them will run."""
-        if self.launcher is None or self.kept is None or not self.launcher.call.sampled:
+        if self.launcher is None or self.store is None or not self.launcher.call.sampled:
             return None
-        return import_module(SAMPLED).examine_code(ttgir, grid, given, self.kept.probes)
+        return import_module(SAMPLED).examine_code(ttgir, grid, given, self.store.probes)
 
     @property
     def sampling(self) -> Sampling | None:
@@ -125,7 +125,7 @@ class Listed(Impl):
         """Yield the listed configs that differ from `default` only in the knobs to vary."""
         words = {knob.__name__ for knob in vary}
         held = [n for n, word in self.knobs().items() if vary and word not in words]
-        for config in self.listed:
+        for config in self.configs:
             if all(getattr(config, n) == getattr(default, n) for n in held):
                 yield config
 
@@ -189,10 +189,10 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             {},
             call.mutates,
             call.unchecked,
-            listed=listed,
+            configs=listed,
             launcher=launcher,
             integers=GivenIntegers(call, kept),
-            kept=kept,
+            store=kept,
         )
     )
     return spec

@@ -80,10 +80,10 @@ def expected_again(
     stage: Path, reference: Callable[..., Any], given: Arguments, call: Call, result: Discovered
 ) -> Discovered:
     """Save the reference's outputs for the values of the second check, or drop these values where
-    it fails or is not finite. Returns `result` with the reason in `unmoved`."""
+    it fails or is not finite. Returns `result` with the reason in `repeat_reason`."""
     import torch
 
-    if result.unmoved:
+    if result.repeat_reason:
         return result
     other = torch.load(stage / MOVED_ARGS, weights_only=True)
     try:
@@ -95,7 +95,7 @@ def expected_again(
         torch.save(expected, stage / MOVED_EXPECTED)
     if reason:
         (stage / MOVED_ARGS).unlink()
-    return replace(result, unmoved=reason)
+    return replace(result, repeat_reason=reason)
 
 
 def _widen(value: Any) -> Any:

@@ -77,7 +77,7 @@ class FactsJob:
     code: str  # hash of the Impl's code, with which the worker's own must agree
     version: str | None = None  # path of the kernel's file where it is not the kernel's own
     digest: str = ""  # of the files, where the hash of the code is the word of that code
-    tuned: str = ""  # date of a tuned config; empty for a default
+    tuning_date: str = ""  # date of a tuned config; empty for a default
 
     def failure(self, refusal: Refusal, **known: Any) -> Failure:
         """Return the failure of this config, without key and run."""

@@ -496,7 +496,7 @@ def _part(part: TimingTask, rules: Protocol, seed: int) -> worker.WorkerTask:
 
 
 def _poisons(result: Timed | Refusal | None) -> bool:
-    return isinstance(result, Refusal) and result.poisoned
+    return isinstance(result, Refusal) and result.is_poisoned
 
 
 def _refusal(error: Exception, own: bool = True) -> Refusal:

@@ -69,12 +69,12 @@ def _opcodes(code: MachineCode) -> list[tuple[str, ...]]:
     return [
         tuple(op.opcode for op in ops[block.start : block.end])
         for block in code.graph.blocks
-        if block.number in code.graph.reached
+        if block.number in code.graph.reachable
     ]
 
 
 def _numbers(code: MachineCode) -> list[int]:
-    return [b.number for b in code.graph.blocks if b.number in code.graph.reached]
+    return [b.number for b in code.graph.blocks if b.number in code.graph.reachable]
 
 
 def _align(left: Sequence[tuple[str, ...]], right: Sequence[tuple[str, ...]]) -> list[BlockPair]:
@@ -145,7 +145,7 @@ def _resources(before: MachineCode, after: MachineCode) -> tuple[Change, ...]:
     rows = [Change(title, getattr(before, n), getattr(after, n)) for n, title in pairs]
     rows.append(Change("most live registers", peak(before), peak(after)))
     rows.append(Change("instructions", before.whole.instructions, after.whole.instructions))
-    rows.append(Change("blocks", len(before.graph.reached), len(after.graph.reached)))
+    rows.append(Change("blocks", len(before.graph.reachable), len(after.graph.reachable)))
     rows.append(Change("loops", len(before.graph.all_loops()), len(after.graph.all_loops())))
     return tuple(rows)
 

@@ -288,8 +288,8 @@ def code_of_assembly(text: str, image: bytes | None) -> MachineCode:
 
 
 def _unknown(listing: Listing) -> Iterator[str]:
-    if listing.lost:
-        names = ", ".join(sorted(set(listing.lost)))
+    if listing.lost_jumps:
+        names = ", ".join(sorted(set(listing.lost_jumps)))
         yield f"it has jumps with unknown targets ({names}), so loops may have been missed"
 
 

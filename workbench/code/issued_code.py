@@ -88,9 +88,9 @@ class _Match:
     def _straight_blocks(self, inside: Collection[int]) -> list[int]:
         """Return the blocks outside of loops up to the kernel's end: slow paths lie behind it."""
         graph, result = self._code.graph, []
-        for number in sorted(graph.reached - set(inside)):
+        for number in sorted(graph.reachable - set(inside)):
             result.append(number)
-            if not graph.blocks[number].after:
+            if not graph.blocks[number].successors:
                 break
         return result
 

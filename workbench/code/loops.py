@@ -64,7 +64,7 @@ class Code:
     arch: str  # Triton's name of the target: "sm_90", "gfx942"
     loops: int  # that hold a counted instruction: a loop that only waits does not count
     whole: Counts
-    in_loops: Counts
+    loop_counts: Counts
     unknown: tuple[str, ...] = ()
     readable: bool = True
 
@@ -123,7 +123,7 @@ def _code(listing: Listing, kind_of: Callable[[Instruction], str | None], arch: 
         arch=arch,
         loops=len(loops),
         whole=_counts(kinds),
-        in_loops=_counts(kinds[i] for i in inside),
+        loop_counts=_counts(kinds[i] for i in inside),
         unknown=tuple(_unknown(listing, loops, ops, kinds)),
     )
 
@@ -134,8 +134,8 @@ def _unknown(
     inside: Sequence[Instruction],
     kinds: Sequence[str | None],
 ) -> Iterable[str]:
-    if listing.lost:
-        names = ", ".join(sorted(set(listing.lost)))
+    if listing.lost_jumps:
+        names = ", ".join(sorted(set(listing.lost_jumps)))
         yield f"it has jumps with unknown targets ({names}), so loops may have been missed"
     if f"load {BY_DESCRIPTOR}" in kinds:
         yield "the bytes of a load by descriptor are stated in the descriptor alone"

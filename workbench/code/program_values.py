@@ -225,7 +225,7 @@ class ProgramValues:
 
     def _repeat(self, op: Op) -> None:
         head = LoopHead.parse(op)
-        bounds = [self.env.get(name) for name in (head.low, head.high, head.by)]
+        bounds = [self.env.get(name) for name in (head.low, head.high, head.step)]
         if any(bound is None for bound in bounds):
             raise NotModelled("the trips of a loop depend on data that is not given")
         low, high, by = (np.asarray(bound) for bound in bounds)
@@ -277,7 +277,7 @@ class LoopHead:
     index: str
     low: str
     high: str
-    by: str
+    step: str
     pairs: list[tuple[str, str]]  # carried value in the loop, and what it begins as
     start: Any = None
     stride: Any = None

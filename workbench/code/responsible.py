@@ -78,12 +78,12 @@ class _LineShare:
     """What one line of source, or one instruction without a line, has of a class."""
 
     weight: float = 0.0
-    by_instruction: dict[tuple[int, int | None], float] = field(default_factory=dict)
+    shares: dict[tuple[int, int | None], float] = field(default_factory=dict)
 
     def add(self, responsible: int, waiting: int | None, weight: float) -> None:
         self.weight += weight
         key = responsible, waiting
-        self.by_instruction[key] = self.by_instruction.get(key, 0.0) + weight
+        self.shares[key] = self.shares.get(key, 0.0) + weight
 
 
 def responsible_lines(dispatch: Dispatch) -> dict[str, tuple[str, ...]]:
@@ -190,14 +190,14 @@ class _CountedCode:
         """Return the nearest instruction with one of these opcodes that wrote what an instruction
         reads; else what it overwrites; else that reads late what it overwrites."""
         use = self.definitions.uses[place]
-        for names in (use.read, use.written):
+        for names in (use.read, use.destinations):
             for writer in self.definitions.writers(place, names):
                 if stems is None or self._stem_at(writer) in stems:
                     return writer
-        if stems != _LOADS or not use.written:
+        if stems != _LOADS or not use.destinations:
             return None
         return self.definitions.nearest_reader(
-            place, use.written, lambda n: self._stem_at(n) in _LATE_READERS
+            place, use.destinations, lambda n: self._stem_at(n) in _LATE_READERS
         )
 
     def _stem_at(self, place: int) -> str:
@@ -217,7 +217,7 @@ class _CountedCode:
             share = line.weight / whole
             if number and share < LEAST_SHARE:
                 return
-            responsible, waiting = max(line.by_instruction, key=line.by_instruction.__getitem__)
+            responsible, waiting = max(line.shares, key=line.shares.__getitem__)
             yield f"{at} ({percent(share)}{of}: {self._what(at, responsible, waiting)})"
             of = ""
 

@@ -34,7 +34,7 @@ _WARP_MATRIX = re.compile(r"[A-Z]MMA$")
 class RegisterUse:
     """Names of the registers that an instruction writes and reads."""
 
-    written: frozenset[str]
+    destinations: frozenset[str]
     read: frozenset[str]
 
 
@@ -119,7 +119,7 @@ class Definitions:
         self.uses = [register_use(op) for op in listing.instructions]
         self._guarded = [bool(op.predicate) for op in listing.instructions]
         self._before: list[list[int]] = [[] for _ in listing.instructions]
-        for place, leads in enumerate(listing.after):
+        for place, leads in enumerate(listing.successors):
             for after in leads:
                 self._before[after].append(place)
 
@@ -134,10 +134,10 @@ class Definitions:
 
     def _near_writers(self, place: int, name: str) -> Iterator[tuple[int, int]]:
         def stops(each: int) -> bool:
-            return name in self.uses[each].written and not self._guarded[each]
+            return name in self.uses[each].destinations and not self._guarded[each]
 
         for far, each in self._backward(place, stops):
-            if name in self.uses[each].written:
+            if name in self.uses[each].destinations:
                 yield far, each
 
     def nearest(self, place: int, holds: Callable[[int], bool]) -> int | None:
@@ -150,7 +150,7 @@ class Definitions:
     ) -> int | None:
         """Return the nearest instruction before another one that reads one of these registers and
         for which a condition holds, with no other value of theirs in between; else None."""
-        for _, each in self._backward(place, lambda n: bool(names & self.uses[n].written)):
+        for _, each in self._backward(place, lambda n: bool(names & self.uses[n].destinations)):
             if names & self.uses[each].read and holds(each):
                 return each
         return None

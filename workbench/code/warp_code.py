@@ -125,7 +125,7 @@ def _flow(words: Sequence[tuple[int, int]], is_split: bool) -> Listing:
         leads = [n for n in leads if n != len(words)]  # the padding after the last branch
         if any(not 0 <= n < len(words) for n in leads):
             raise ValueError("a branch leads out of the code")
-        result.after.append(list(dict.fromkeys(leads)))
+        result.successors.append(list(dict.fromkeys(leads)))
         if operation in (_BRANCH, _EXIT):
             result.ends.add(i)
     return result

@@ -159,7 +159,7 @@ class MeasuredBisect:
     problem: Problem
     operand: Operand
     trees: Worktrees
-    opened: OpenResources
+    resources: OpenResources
     file: Path
     good: str
     bad: str
@@ -168,7 +168,7 @@ class MeasuredBisect:
 
     def go(self) -> int:
         """Run to the end. Returns the exit code."""
-        command, backend = self.command, self.opened.backend
+        command, backend = self.command, self.resources.backend
         options = command.options
         run = new_run("bisect", self.problem.spec.name, options.command, backend, [self.problem])
         self._maker = PairMaker(
@@ -176,7 +176,7 @@ class MeasuredBisect:
         )
         say_begin(command.console, run, options.threshold)
         folder = folder_of(options.out, run.id)
-        recorder = self.opened.recorder(run)
+        recorder = self.resources.recorder(run)
         draw = partial(draw_comparisons, folder=folder)
         state = execute(recorder, self._obtain, draw)
         page = draw_ended_run(recorder, draw).resolve()

@@ -86,7 +86,7 @@ class SizedProblem:
     """A problem of the design; one that is held back only checks what the others give."""
 
     problem: Problem
-    held: bool
+    is_check: bool
 
 
 @dataclass
@@ -96,12 +96,12 @@ class CalibrateCommand:
     options: CalibrateOptions
     console: Console
     open_backend: Opener | None = None
-    started: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=time.monotonic)
     times: dict[str, CalibrationTime] = field(default_factory=dict)  # by the outcome's key
     # number and resources of a call's launches, by what `_config_key` returns
     launches: dict[tuple[object, ...], Launches] = field(default_factory=dict)
-    done: bool = False  # every size was measured
-    begun: Problem | None = None  # by the backend
+    is_complete: bool = False  # every size was measured
+    current_problem: Problem | None = None  # by the backend
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0; 2 where nothing was measured; 130 after Ctrl-C.
@@ -177,7 +177,7 @@ class CalibrateCommand:
         def obtain(recorder: Recorder) -> None:
             recorder.begin()
             for at, sized in enumerate(problems):
-                left = seconds - (time.monotonic() - self.started)
+                left = seconds - (time.monotonic() - self.start_s)
                 if left <= 0:
                     note("the budget is spent; the same command continues with what is stored")
                     break
@@ -185,7 +185,7 @@ class CalibrateCommand:
                 times = before | {_config_key(t): t for t in self.times.values()}
                 save(Calibration(head_of(recorder.run, backend), tuple(times.values())), partial)
             else:
-                self.done = True
+                self.is_complete = True
 
         state = execute(opened.recorder(run), obtain, lambda recorder: None)
         code = INTERRUPTED if state == "interrupted" else PASSED
@@ -193,7 +193,7 @@ class CalibrateCommand:
             say_result(self.console, "Nothing was measured.")
             return write_result(self.options, "calibrate", code or COULD_NOT_RUN, parts=[])
         created = self._write_calibration(run, backend)
-        if self.done:
+        if self.is_complete:
             partial.unlink(missing_ok=True)
         return self._conclude(created, backend.device, code)
 
@@ -231,7 +231,7 @@ class CalibrateCommand:
         )
         earlier = earlier_outcomes(opened.history, plan).first
         known = {k: o for k, o in earlier.items() if _config_key(o.case) in self.launches}
-        self._keep(known.values(), sized.held)
+        self._keep(known.values(), sized.is_check)
         defaults = [
             values(impl.default(backend.device.limits, problem.dtype, problem.sizes))
             for impl in impls
@@ -239,11 +239,11 @@ class CalibrateCommand:
         wanted = [c for c in plan.candidates if values(c.config) in defaults]
         budget = Budget(seconds=seconds, configs=self.options.configs)
         try:
-            self._pass(replace(plan, candidates=wanted), known, Budget(), recorder, sized.held)
-            self._pass(plan, known, budget, recorder, sized.held)
-            if sized.held and (chosen := self._chosen_candidates(plan, backend.device)):
+            self._pass(replace(plan, candidates=wanted), known, Budget(), recorder, sized.is_check)
+            self._pass(plan, known, budget, recorder, sized.is_check)
+            if sized.is_check and (chosen := self._chosen_candidates(plan, backend.device)):
                 more = replace(plan, candidates=chosen)
-                self._pass(more, known, Budget(), recorder, sized.held)
+                self._pass(more, known, Budget(), recorder, sized.is_check)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             note(f"{problem.kernel} {sizes_text(problem.sizes)} is left out: {reason}")
@@ -269,9 +269,9 @@ class CalibrateCommand:
         first = FirstPass(plan, recorder.backend, ours, search)
         if not first.first:
             return
-        if self.begun is not plan.problem:  # its inputs are made once
+        if self.current_problem is not plan.problem:  # its inputs are made once
             recorder.backend.begin(plan.problem, first.first)
-            self.begun = plan.problem
+            self.current_problem = plan.problem
         for result in first.outcomes():
             if isinstance(result, tuple):
                 candidate, compiled = result
@@ -314,7 +314,7 @@ class CalibrateCommand:
         times: list[CalibrationTime] = []
         for kernel in dict.fromkeys((*new.kernels, *before.kernels)):
             ours, theirs = new.times_of(*kernel), before.times_of(*kernel)
-            fewer = not self.done and _measured_sizes(ours) < _measured_sizes(theirs)
+            fewer = not self.is_complete and _measured_sizes(ours) < _measured_sizes(theirs)
             times += theirs if fewer or not ours else ours
         created = Calibration(head_of(run, backend), tuple(times))
         save(created, path)
@@ -362,7 +362,7 @@ def _config_key(of: Case | CalibrationTime) -> tuple[object, ...]:
 
 
 def _measured_sizes(times: Sequence[CalibrationTime]) -> int:
-    return len(sizes_in(t for t in times if not t.held))
+    return len(sizes_in(t for t in times if not t.is_check))
 
 
 def time_of(outcome: Outcome, launches: Launches, held: bool) -> CalibrationTime | None:

@@ -44,7 +44,7 @@ def capture_workload(options: ProfileOptions, machine: Machine, trace: Path) -> 
     words = [machine.python, "-m", MODULE, catalog.absolute(str(options.kernel))]
     words += words_of(options, "calls")
     words += ["--trace", str(trace)]
-    return Workload(tuple(words), str(options.kernel), marked=MarkedCalls(options.calls or 1, True))
+    return Workload(tuple(words), str(options.kernel), marks=MarkedCalls(options.calls or 1, True))
 
 
 def capture(options: ProfileOptions, machine: Machine, console: Console) -> int:
@@ -57,8 +57,8 @@ def capture(options: ProfileOptions, machine: Machine, console: Console) -> int:
     argv = tool.argv(machine, workload, FOLDER)
     FOLDER.mkdir(exist_ok=True)
     end = run_child(argv, CALL_LIMIT_S, own=True, aside=prints_aside(options), more=tool.variables)
-    if end.stopped:
-        return stopped_by(end.stopped)
+    if end.stop_signal:
+        return stopped_by(end.stop_signal)
     missing = [path for path in tool.reads(workload, FOLDER) if not path.exists()]
     if end.code or missing:
         lost = f"{missing[0]} is missing" if missing else f"it ended with code {end.code}"

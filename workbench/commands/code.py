@@ -95,7 +95,7 @@ def run(options: CodeOptions) -> int:
         command=options.command,
         word=options.find or "",
         matches=matching(read.code.listing, options.find) if options.find else (),
-        against=options.against or "",
+        baseline=options.against or "",
         comparison=comparison,
         samples=samples,
         sources=_texts(read),
@@ -263,7 +263,7 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
     whole = code.whole
     facts.append(("Instructions", str(whole.instructions)))
     facts.append(("Matrix instructions", str(whole.groups.get("matrix", 0))))
-    facts.append(("Blocks, loops", f"{len(code.graph.reached)}, {len(code.graph.all_loops())}"))
+    facts.append(("Blocks, loops", f"{len(code.graph.reachable)}, {len(code.graph.all_loops())}"))
     return facts
 
 
@@ -294,7 +294,7 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
     for number, sentence in code.warnings:
         say_result(console, f"ptxas {number}: {sentence}".replace(" :", ":"), style="yellow")
     if view.comparison is not None:
-        say_result(console, comparison_sentence(view.comparison, view.against), style="bold")
+        say_result(console, comparison_sentence(view.comparison, view.baseline), style="bold")
         for title, table in change_tables(view.comparison):
             console.print(title)
             _print(console, table)
@@ -369,7 +369,7 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "most_live_registers": code.peak_live[0] if code.peak_live else None,
         "resources": encode_plain(read.resources) if read.resources else None,
         "mix": _plain_mix(code.whole) if code.listing.instructions else None,
-        "blocks": len(code.graph.reached) or None,
+        "blocks": len(code.graph.reachable) or None,
         "loops": [
             {
                 "head": loop.head,

@@ -258,7 +258,7 @@ class CompilerComparison:
         configs: Sequence[ChosenConfig],
         devices: Sequence[Device],
     ) -> None:
-        tuned = sum(bool(each.job.tuned) for each in configs)
+        tuned = sum(bool(each.job.tuning_date) for each in configs)
         self.console.print(
             f"{compilers[0].title} and {compilers[1].title}: {amount(len(configs), 'config')} "
             f"({tuned} tuned), {amount(len(devices), 'device')}; nothing runs without a GPU",

@@ -55,7 +55,7 @@ class ProfilePlace:
     """Where profiles of a run are stored."""
 
     run: Run
-    out: Path
+    folder: Path
     database: str | None
     events: Path | None  # events file of the run; None where none is written
 
@@ -90,7 +90,7 @@ def profile_configs(
         console.print(sentence, soft_wrap=True)
     for number, config in enumerate(configs, 1):
         console.print(f"profiling {config.title} with {tool}", soft_wrap=True)
-        folder = folder_of(place.out, place.run.id) / f"profile_{number}"
+        folder = folder_of(place.folder, place.run.id) / f"profile_{number}"
         try:
             of_config = _profile_config(config, tool, machine, folder, place.run)
             _store(of_config, place)
@@ -136,8 +136,8 @@ def _record_profiles(
     workload = Workload(words, config.title, CALL_STEPS, marked)
     workload = add_default_counters(workload, name, machine.gpu)
     result = run_tool(tool, machine, workload, folder, CALL_LIMIT_S, aside=True)
-    if result.end.stopped:
-        stop_by(result.end.stopped)
+    if result.end.stop_signal:
+        stop_by(result.end.stop_signal)
     about = {
         "kernel": case.kernel, "impl": case.impl, "config": case.config, "sizes": case.sizes,
         "dtype": case.dtype, "outcome": config.record.key,

@@ -216,8 +216,8 @@ class SweepConsole:
         counts = f"{len(plan.candidates)} configs to try"
         if plan.left_out:
             counts += f" (the model's best of {len(plan.candidates) + plan.left_out})"
-        if plan.refused:
-            counts += f", {len(plan.refused)} refused beforehand"
+        if plan.failures:
+            counts += f", {len(plan.failures)} refused beforehand"
         if earlier:
             counts += f", {earlier} known from earlier runs"
         if failed:
@@ -298,7 +298,7 @@ class SweepConsole:
 
     def step(self, step: Step) -> None:
         """Show that all configs have been tried and a longer step begins."""
-        self._line.step = STEPS[step.name].format(step.of)
+        self._line.step = STEPS[step.name].format(step.total)
         self._show()
 
     def _show(self) -> None:

@@ -87,15 +87,15 @@ EXIT_CODES = {
 class Evaluation:
     """The verdict on one kernel, with all that it was reached by."""
 
-    wanted: Wanted
+    request: Wanted
     device: Device
-    predicted: bool
+    is_predicted: bool
     facts: SpecFacts
     verdict: RulesVerdict
     submission: Submission | None = None  # None where its process ended before it was described
-    compiled: Compiled | None = None
+    compilation: Compiled | None = None
     times: EvaluatedTimes | None = None
-    hidden: Sequence[Mapping[str, int]] = ()
+    hidden_sizes: Sequence[Mapping[str, int]] = ()
     seed: int = 0
     environment: Environment | None = None  # of the GPU; None where no GPU took part
     claim: str = ""  # why the file's word is needed for some rules
@@ -109,16 +109,16 @@ class Evaluation:
         broken, submission = self.verdict.broken_rule, self.submission
         return {
             "schema": SCHEMA,
-            "file": self.file or self.wanted.kernel,
+            "file": self.file or self.request.kernel,
             "spec": None if self.task else self.spec,
             "task": None if self.task is None else str(self.task),
             "kernel": self.facts.name,
             "impl": submission.impl if submission else None,
             "config": dict(submission.config) if submission else {},
-            "dtype": self.wanted.dtype,
-            "sizes": dict(self.facts.timed),
+            "dtype": self.request.dtype,
+            "sizes": dict(self.facts.timed_sizes),
             "device": self.device.name,
-            "predicted": self.predicted,
+            "predicted": self.is_predicted,
             "verdict": self.verdict.word,
             "rule": broken.rule if broken else None,
             "reason": broken.reason if broken else None,
@@ -126,9 +126,9 @@ class Evaluation:
             "claim": self.claim or None,
             "digests": dict(self.digests),
             "error_in_tolerances": self.verdict.error,
-            "hidden_sizes": [dict(sizes) for sizes in self.hidden],
+            "hidden_sizes": [dict(sizes) for sizes in self.hidden_sizes],
             "seed": self.seed,
-            "resources": _plain_resources(self.compiled),
+            "resources": _plain_resources(self.compilation),
             "times": self.times.plain() if self.times else None,
         }
 
@@ -239,8 +239,8 @@ def _evaluate(
     evaluator = Evaluator(processes, wanted, trusted, device, seed)
     facts = evaluator.facts(timed)
     known: dict[str, Any] = {
-        "wanted": wanted, "device": device, "predicted": live is None, "facts": facts, "seed": seed,
-        "environment": live.environment if live is not None else None,
+        "request": wanted, "device": device, "is_predicted": live is None, "facts": facts,
+        "seed": seed, "environment": live.environment if live is not None else None,
         "digests": files_digests(sources, own), "spec": options.spec,
     }  # fmt: skip
     submission = evaluator.describe(facts)
@@ -266,11 +266,11 @@ def _decide(
 ) -> Evaluation:
     """Return the evaluation of what plans show, and of what the file itself says where they do not
     show all."""
-    facts, wanted, strict = known["facts"], known["wanted"], options.spec is not None
+    facts, wanted, strict = known["facts"], known["request"], options.spec is not None
     planned = add_claims(planned, evaluator, submission, facts, strict)
-    results, error, hidden = [*planned.results], planned.error, planned.hidden
-    compiled, of_plan = planned.compiled, planned.submission
-    known |= {"submission": submission, "hidden": hidden, "claim": planned.claim}
+    results, error, hidden = [*planned.results], planned.error, planned.hidden_sizes
+    compiled, of_plan = planned.compilation, planned.submission
+    known |= {"submission": submission, "hidden_sizes": hidden, "claim": planned.claim}
     verdict = verdict_of(results, error, strict)
     if isinstance(compiled, Refusal) or compiled is None:
         return Evaluation(verdict=verdict, **known)
@@ -284,14 +284,14 @@ def _decide(
         results += shown_by(more, shown) if strict else more
         verdict = verdict_of(results, error, strict)
         if "sanitizer" in options.require and verdict.broken_rule is None:
-            sizes = hidden[-1] if hidden else facts.timed
+            sizes = hidden[-1] if hidden else facts.timed_sizes
             ran = replace(wanted, kernel=kernel)
             results += shown_by([_sanitizer_result(ran, timed, sizes)], shown if strict else "")
             verdict = verdict_of(results, error, strict)
     elif verdict.word in ("correct", "plausible"):
         times = predicted_times(known["device"], timed, facts, compiled, wanted.dtype)
     kept = times if verdict.broken_rule is None else None
-    return Evaluation(verdict=verdict, compiled=compiled, times=kept, **known)
+    return Evaluation(verdict=verdict, compilation=compiled, times=kept, **known)
 
 
 def _sanitizer_result(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
@@ -340,8 +340,8 @@ def events_of(
     yield run
     if options.events and (submission := evaluation.submission) is not None:
         case = _case(evaluation, submission.impl, submission.config)
-        if evaluation.compiled is not None:
-            yield from dispatch_events(run, case, evaluation.compiled)
+        if evaluation.compilation is not None:
+            yield from dispatch_events(run, case, evaluation.compilation)
         if (times := evaluation.times) is not None:
             yield completion_event(run, _record(evaluation, run, case, times.timing))
             for name, timing in times.libraries.items():
@@ -351,7 +351,7 @@ def events_of(
 
 
 def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
-    facts, device, wanted = evaluation.facts, evaluation.device, evaluation.wanted
+    facts, device, wanted = evaluation.facts, evaluation.device, evaluation.request
     return Run(
         project=project_id(),
         id=run_id("evaluate", facts.name),
@@ -360,10 +360,10 @@ def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
         command=options.command,
         started=timestamp(),
         kernel=facts.name,
-        sizes=dict(facts.timed),
+        sizes=dict(facts.timed_sizes),
         dtype=wanted.dtype,
         device=device.name,
-        predicted=evaluation.predicted,
+        predicted=evaluation.is_predicted,
         ceilings=hardware.ceilings(device, wanted.dtype),
         environment=evaluation.environment or fingerprint(None, None),
         source=wanted.kernel,
@@ -373,13 +373,13 @@ def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
 def _case(evaluation: Evaluation, impl: str, config: Mapping[str, int]) -> Case:
     facts, device = evaluation.facts, evaluation.device.name
     backend = "triton" if config else "torch"
-    sizes, dtype = dict(facts.timed), evaluation.wanted.dtype
+    sizes, dtype = dict(facts.timed_sizes), evaluation.request.dtype
     return Case(facts.name, impl, backend, dict(config), sizes, dtype, device)
 
 
 def _record(evaluation: Evaluation, run: Run, case: Case, timing: Measured | Predicted) -> Record:
     """Return a record that is in no store, for the event of its time."""
-    facts, predicted = evaluation.facts, evaluation.predicted
+    facts, predicted = evaluation.facts, evaluation.is_predicted
     phase: Phase = "predict" if predicted else "final"
     checked: Checked = "interpreter" if predicted else "gpu"
     error, at = evaluation.verdict.error or 0.0, timestamp()
@@ -417,11 +417,12 @@ def _heading(evaluation: Evaluation) -> Iterator[str]:
     submission, facts = evaluation.submission, evaluation.facts
     name = submission.title if submission else facts.name
     config = f", {label(submission.config)}" if submission and submission.config else ""
-    kind = "no GPU took part" if evaluation.predicted else "measured"
+    kind = "no GPU took part" if evaluation.is_predicted else "measured"
     yield f"{name}{config}"
-    yield f"{sizes_text(facts.timed)}, {evaluation.wanted.dtype}, {evaluation.device.name} ({kind})"
-    if evaluation.hidden:
-        others = " and ".join(sizes_text(sizes) for sizes in evaluation.hidden)
+    place = f"{evaluation.request.dtype}, {evaluation.device.name} ({kind})"
+    yield f"{sizes_text(facts.timed_sizes)}, {place}"
+    if evaluation.hidden_sizes:
+        others = " and ".join(sizes_text(sizes) for sizes in evaluation.hidden_sizes)
         yield f"also checked at {others}"
 
 
@@ -432,12 +433,12 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
     if times is None:
         yield "No time is given: only a correct result has one."
         return
-    tilde = "~" if evaluation.predicted else ""
+    tilde = "~" if evaluation.is_predicted else ""
     reached = 100 * (times.bound_s or 0.0) / times.seconds
     share = f", {tilde}{reached:.0f} % of the bound" if times.bound_s else ""
-    kind = "predicted" if evaluation.predicted else "measured"
+    kind = "predicted" if evaluation.is_predicted else "measured"
     yield f"time    {tilde}{times.seconds * 1e6:.4g} us {kind}{share}"
-    if evaluation.predicted:
+    if evaluation.is_predicted:
         yield f"error   {device_words(evaluation.device.name, evaluation.facts.name)}"
     if times.bound_s:
         yield f"bound   {times.bound_s * 1e6:.4g} us by the stated bandwidth and peak rate"
@@ -445,7 +446,7 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
         name, seconds = times.best_library
         ratio = seconds / times.seconds
         yield f"library {seconds * 1e6:.4g} us {name}: the kernel is {ratio:.2f} times as fast"
-    elif evaluation.predicted:
+    elif evaluation.is_predicted:
         yield "library not predicted; it is measured where there is a GPU"
 
 

@@ -83,9 +83,9 @@ class OfflineGate:
                 self.files, tuple(devices), options.dtype, report.left_out, stack, baseline.compile
             )
             report.checks = say_checks(
-                report.console, described.judges, described.changed, options.dtype
+                report.console, described.judges, described.changed_impls, options.dtype
             )
-            report.unchanged = described.unchanged
+            report.unchanged = described.unchanged_configs
             tasks = [both for one in described.kernels for both in self._tasks(*one, baseline)]
             if not tasks:
                 return None

@@ -92,7 +92,7 @@ class ProfileCommand:
     options: ProfileOptions
     console: Console
     machine: Machine | None = None  # None: this one
-    written: list[Path] = field(default_factory=list)
+    output_files: list[Path] = field(default_factory=list)
     name: str = DEFAULT_TOOL
     trace: Trace | None = None  # that was shown
     sentences: set[str] = field(default_factory=set)
@@ -140,7 +140,7 @@ class ProfileCommand:
         """Run a tool, read what it left, show and store that. Returns the exit code."""
         assert self.machine is not None
         folder.mkdir(parents=True, exist_ok=True)
-        limit_s = CALL_LIMIT_S if workload.marked else None
+        limit_s = CALL_LIMIT_S if workload.marks else None
         aside = prints_aside(self.options)
         runs: list[RunResult] = []
         try:
@@ -148,7 +148,7 @@ class ProfileCommand:
             try:
                 runs.append(self._show(tool, result, prepared))
             except WorkbenchError as error:
-                if not result.end.stopped:
+                if not result.end.stop_signal:
                     raise
                 say(f"error: {error}", err=True)
         finally:
@@ -178,8 +178,8 @@ class ProfileCommand:
             more = {"--shapes", "--memory"} & set(result.workload.options)
             if rows and (more or summary.devices or not summary.operations):  # else shown above
                 self.console.print(operator_table(rows))
-            self.written.append(write_operators(operators, rows))
-        for path in (*result.files, *self.written):
+            self.output_files.append(write_operators(operators, rows))
+        for path in (*result.files, *self.output_files):
             self.console.print(f"written  {path}", soft_wrap=True)
         options = self.options
         if prepared is not None:  # printed before; the page has to say it, too
@@ -194,8 +194,8 @@ class ProfileCommand:
         """Return the trace as a run: that of the plain time, where a kernel has one."""
         from workbench.commands.traces import as_run, of_kernel
 
-        if prepared is not None and prepared.run is not None and prepared.begun:
-            marked = prepared.marked
+        if prepared is not None and prepared.run is not None and prepared.has_begun:
+            marked = prepared.marks
             known = marked.kernel, marked.calls, marked.launches
             return of_kernel(summary, prepared.run, prepared.records, *known)
         title, command = result.workload.title, self.options.command
@@ -203,8 +203,8 @@ class ProfileCommand:
 
     def _exit_code(self, result: ToolRun) -> int:
         end, title = result.end, result.workload.title
-        if end.stopped:
-            return stopped_by(end.stopped)
+        if end.stop_signal:
+            return stopped_by(end.stop_signal)
         verdict = profilers()[self.name].code
         if verdict is not None and self.trace is not None:
             return verdict(result)
@@ -248,7 +248,7 @@ class ProfileCommand:
             from workbench.commands.profiled_kernel import prepare_kernel
 
             marked = MarkedCalls(calls, bool(self.machine.gpu))
-            first = Workload((), str(self.options.kernel), marked=marked)
+            first = Workload((), str(self.options.kernel), marks=marked)
             preflight(tool, self.machine, self._tool_workload(first, self.name))
             return prepare_kernel(self.options, self.machine, self.console, prewarm)
 
@@ -258,7 +258,7 @@ class ProfileCommand:
         folder = folder_of(self.options.out, prepared.run.id)
         workload = self._kernel_workload(prepared, folder, self.name)
         write_file(folder / SCRIPT, script_of(prepared.call, __version__), make_folder=True)
-        self.written = [folder / SCRIPT]
+        self.output_files = [folder / SCRIPT]
         return self._record(tool, workload, folder, prepared)
 
     def _kernel_workload(self, prepared: PreparedKernel, folder: Path, name: str) -> Workload:
@@ -267,7 +267,7 @@ class ProfileCommand:
             (self.machine.python, str(folder / SCRIPT)),
             prepared.call.title,
             CALL_STEPS,
-            prepared.marked,
+            prepared.marks,
             tuple(f"--{name}" for name in self.options.with_),
             self.options.tool_value("data") or "tree",
         )
@@ -423,7 +423,7 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
         return GPUTRACE, _capture_sentence(options, machine)
     if options.kernel is None or of_gpu is None or given:
         return DEFAULT_TOOL, ""
-    workload = Workload((), str(options.kernel), marked=MarkedCalls(1, True))
+    workload = Workload((), str(options.kernel), marks=MarkedCalls(1, True))
     reason = refusal(profilers()[of_gpu], machine, workload)
     if reason is None:
         return of_gpu, ""
@@ -488,8 +488,8 @@ def unreadable_lines(status: RecordingStatus | None) -> list[str]:
 def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
     """Return which part of the workload was recorded, and how much the profiler slowed it."""
     status, workload = result.status, result.workload
-    if workload.marked:
-        return [f"recorded: {amount(workload.marked.calls, 'call')} of {workload.title}"]
+    if workload.marks:
+        return [f"recorded: {amount(workload.marks.calls, 'call')} of {workload.title}"]
     if status is None:
         return []
     if status.recorded == "steps" and workload.schedule is not None:
@@ -499,6 +499,6 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
         steps = f"recorded: steps {first} to {last} of {max(status.steps, last + 1)}{end}"
         return [steps, *slowdown_lines(status)]
     never = "; it never called workbench.step()" if workload.schedule is not None else ""
-    extent = f"{workload.title} until it was stopped" if result.end.stopped else workload.title
-    whole = "" if result.end.stopped else "the whole of "
+    extent = f"{workload.title} until it was stopped" if result.end.stop_signal else workload.title
+    whole = "" if result.end.stop_signal else "the whole of "
     return [f"recorded: {whole}{extent}{never}"]

@@ -51,15 +51,15 @@ class PreparedKernel:
 
     run: Run | None  # holds the plain time; None where nothing is run
     call: OneCall
-    marked: MarkedCalls
+    marks: MarkedCalls
     sentence: str  # what will be recorded
     records: tuple[Record, ...] = ()  # the plain time
-    begun: bool = False  # the run is stored
+    has_begun: bool = False  # the run is stored
 
     def change_calls(self, calls: int) -> PreparedKernel:
         """Return the same with another number of calls to record."""
         return replace(
-            self, call=replace(self.call, calls=calls), marked=replace(self.marked, calls=calls)
+            self, call=replace(self.call, calls=calls), marks=replace(self.marks, calls=calls)
         )
 
 
@@ -215,10 +215,10 @@ class _PlainRun:
         task = TimingTask(self._problem, candidate)
         (timed,) = backend.measure_interleaved([task])
         phase = "predict" if backend.predicts else "final"
-        outcome = factory.outcome(candidate, timed.result, phase, timed.compiled)  # type: ignore[arg-type]
+        outcome = factory.outcome(candidate, timed.result, phase, timed.compilation)  # type: ignore[arg-type]
         recorder.keep(outcome)
         self.result = outcome
         self.outcome = outcome if isinstance(outcome, Record) else None
-        self.kernel = timed.compiled.kernel if timed.compiled else ""
+        self.kernel = timed.compilation.kernel if timed.compilation else ""
         # what restores an input that a call changes is launched outside of the marked ranges
         self.launches = None if self._impl.mutates else timed.kernels

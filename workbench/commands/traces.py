@@ -62,7 +62,7 @@ class KeptTrace:
     findings: tuple[Finding, ...]
     profiles: tuple[Profile, ...]
     records: tuple[Record, ...] = ()  # plain times of the kernel, taken without a profiler
-    begun: bool = False  # the run and its records are stored already
+    has_begun: bool = False  # the run and its records are stored already
 
 
 def as_run(
@@ -170,7 +170,7 @@ def of_kernel(
         f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, known)
     ]
     shown = replace(run, files=tuple(asdict(file) for file in files))
-    return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), begun=True)
+    return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), has_begun=True)
 
 
 def device_title(trace: Trace) -> str:
@@ -269,7 +269,7 @@ def _without_rule(summary: DeviceSummary) -> str:
     idle = summary.times.idle()
     cause = max(idle, key=lambda name: idle[name])
     part = 1 - summary.times.utilisation
-    most = f", most of it by {cause}" if sum(idle.values()) and summary.times.launched else ""
+    most = f", most of it by {cause}" if sum(idle.values()) and summary.times.launches else ""
     return (
         f"No rule holds at its threshold; the device was idle in {percent(part)} of the "
         f"window{most}."
@@ -398,7 +398,7 @@ def keep(
         EventLog(events or folder / "events.jsonl") as log,
     ):
         store = Store(history, interrupts, log, run)
-        if not kept.begun:
+        if not kept.has_begun:
             store.begin(run)
             store.keep(*kept.records)
         store.keep(*kept.findings, *kept.profiles)

@@ -324,8 +324,8 @@ class FirstLaunchTask:
 
     stage: Path
     outputs: tuple[str, ...]
-    answered: bool  # a reference gives the expected outputs
-    declared: tuple[str, ...] | None
+    has_reference: bool  # a reference gives the expected outputs
+    declared_outputs: tuple[str, ...] | None
     device: str | None
     console: Console
 
@@ -343,7 +343,7 @@ class FirstLaunchTask:
             return self._sample(workers, few)
 
     def _whole(self, workers: Pool, where: str) -> Discovered:
-        given = self.outputs, where, self.answered, self.declared
+        given = self.outputs, where, self.has_reference, self.declared_outputs
         pending = workers.submit(discover, self.stage, *given, timeout_s=DISCOVER_TIMEOUT_S)
         try:
             results: Discovered = pending.result()
@@ -386,7 +386,7 @@ class FirstLaunchTask:
                 first_footprint, self.stage, device, few.first, timeout_s=COMPILE_TIMEOUT_S
             )
             footprint = _result_or_none(task)
-        given = self.outputs, footprint, few.first, self.answered, self.declared
+        given = self.outputs, footprint, few.first, self.has_reference, self.declared_outputs
         pending = workers.submit(discover_sample, self.stage, *given, timeout_s=DISCOVER_TIMEOUT_S)
         try:
             results: Discovered = pending.result()
@@ -418,7 +418,7 @@ def _complete_call(call: Call, result: Discovered, wanted: Tolerance | None) -> 
     kinds = [call.tensors[n].dtype for n in (*result.outputs, *call.tensors)]
     dtype = next((k for k in kinds if k in STEPS), kinds[0])
     own = {
-        k: wanted or _loosen(STEPS[k], result.rounded) if k in STEPS else EXACT
+        k: wanted or _loosen(STEPS[k], result.mantissa_bits) if k in STEPS else EXACT
         for k in (dtype, *kinds)
     }
     tolerance = {k: (t.relative, t.of_rms) for k, t in own.items()}
@@ -449,17 +449,17 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     for name, use in result.odd.items():
         notes.append(f"of its first config: {use.sentence(call.name, name)}")
     notes += result.twice
-    if result.rounded:
-        loose = _loosen(EXACT, result.rounded)
+    if result.mantissa_bits:
+        loose = _loosen(EXACT, result.mantissa_bits)
         of = f"{loose.relative:.2g}, and {loose.of_rms:.2g} of the rms"
         notes.append(
-            f"operands of its products are rounded to {result.rounded} bits of mantissa, so floats "
-            f"are compared within {of} at least, unless a tolerance is given"
+            f"operands of its products are rounded to {result.mantissa_bits} bits of mantissa, so "
+            f"floats are compared within {of} at least, unless a tolerance is given"
         )
-    if result.unmoved:
-        notes.append(f"the second check is on the same values as the first: {result.unmoved}")
-    if result.skipped:
-        notes.append(f"configs listed before that one do not launch: {result.skipped}")
+    if result.repeat_reason:
+        notes.append(f"the second check is on the same values as the first: {result.repeat_reason}")
+    if result.skip_reason:
+        notes.append(f"configs listed before that one do not launch: {result.skip_reason}")
     for knob in call.knobs:
         meant = {e.values[knob.name]: _value(e, knob.name) for e in call.entries}
         meant = {
@@ -498,7 +498,7 @@ def _sweep_kernel(
     if options.get("reference") is None and (note := _other_majority(command.outcomes)):
         _log.warning("%s: %s", call.name, note)
     at = write.numbers_of(configs).index(dict(selection.winner.case.config))
-    return configs[at], selection.predicted
+    return configs[at], selection.is_predicted
 
 
 def sweep_adapted_kernel(

@@ -139,7 +139,7 @@ class LaunchSweeper:
     options: WorkloadTuneOptions
     predicts: bool  # no GPU takes part
     open_backend: Opener | None = None
-    kept: KeptProcesses | None = None  # of this machine's GPU
+    processes: KeptProcesses | None = None  # of this machine's GPU
     gpu: ClusterGpu | None = None
 
     def sweep(self, launch: RebuiltLaunch, seconds: float) -> SweptLaunch:
@@ -150,15 +150,15 @@ class LaunchSweeper:
             wanted["device"] = self.options.device
         path, call, _ = take_over(
             launch.kernel,
-            launch.given,
+            launch.arguments,
             launch.grid,
             list(launch.configs),
             wanted,
             recorded=True,
             pool=self._aside(),
         )
-        if self.kept is not None:
-            self.kept.prepare(str(path))
+        if self.processes is not None:
+            self.processes.prepare(str(path))
         if not self.predicts:
             wanted["budget"] = f"{seconds:.1f}s"
         if self.options.database is not None:
@@ -210,7 +210,7 @@ class LaunchSweeper:
     def _opener(self, kernel: Path) -> Opener:
         """Return what opens the backend of a kernel."""
         if (gpu := self.gpu) is None:
-            return self.open_backend or partial(any_backend, prewarm=self.kept)
+            return self.open_backend or partial(any_backend, prewarm=self.processes)
         from workbench.backend.cluster.remote import ClusterLive
 
         return lambda device, repository: ClusterLive(gpu, str(kernel), repository)
@@ -219,7 +219,7 @@ class LaunchSweeper:
         """Return the pool for the first launch of a function, on the GPU that it is timed on; None:
         a process of this machine."""
         if self.gpu is None:
-            return self.kept
+            return self.processes
         from workbench.backend.cluster.remote import AsidePool
 
         return AsidePool(self.gpu)
@@ -279,7 +279,7 @@ def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread |
             jobs = [_job(tuning, sweeper, spread, group) for group in groups_of(tuning.items)]
             spread.run(jobs)
         else:
-            own = replace(sweeper, kept=kept)
+            own = replace(sweeper, processes=kept)
             for group in groups_of(tuning.items):
                 tuning.tune(group, own.sweep)
         if tuning.is_spent and tuning.open_items:
@@ -319,14 +319,14 @@ class TuningResult:
     tuning: WorkloadTuning
     device: hardware.Device
     predicts: bool
-    used: Sequence[WorkItem]  # whose config Triton chose on a GPU of this model
+    used_items: Sequence[WorkItem]  # whose config Triton chose on a GPU of this model
 
     def write(self, console: Console, code: int) -> int:
         """Write the table and the page, and print the results. Returns the exit code."""
         options, done, items = self.options, self.tuning.tuned_items, self.tuning.items
         tuned = add_middles(items, self.tuning.journal.results)
         writes = options.predicted or not self.predicts
-        entries = entries_of(tuned, self.used, self.device, self.predicts) if writes else []
+        entries = entries_of(tuned, self.used_items, self.device, self.predicts) if writes else []
         if entries or not self.predicts:  # an empty one pins nothing, and says so
             known = read_table(options.tuned) if options.tuned.exists() else []
             write_table(options.tuned, [*known, *entries])

@@ -39,10 +39,10 @@ class WrittenTensor:
 
     argument: str
     elements: int  # distinct ones
-    beyond: int = 0  # elements past the end of its memory
+    excess: int = 0  # elements past the end of its memory
     atomic: bool = False  # some of it by atomic operations
     # an element that two programs store to, and these programs; they may write the same value
-    shared: tuple[int, int, int] | None = None
+    shared_element: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ class HistoryError(WorkbenchError):
 class Imported(NamedTuple):
     """Result of `import_events`."""
 
-    kept: int  # runs, outcomes and ends of runs that the history now holds, new or not
+    total: int  # runs, outcomes and ends of runs that the history now holds, new or not
     bad: list[BadLine]  # the first _MANY_BAD of them
     unreadable: int  # how many lines were bad
 
@@ -236,8 +236,8 @@ class OldRuns:
     counts: Mapping[str, int] = field(default_factory=dict)  # rows by table
     orphans: int = 0  # outcomes of runs that are not stored
     orphans_before_s: float = 0.0
-    kept: int = 0  # runs that stay
-    held: int = 0  # of these, runs that would go if nothing else needed them
+    kept_runs: int = 0  # runs that stay
+    needed_runs: int = 0  # of these, runs that would go if nothing else needed them
 
 
 @dataclass(frozen=True)

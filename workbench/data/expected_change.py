@@ -27,7 +27,7 @@ class Expectation:
     metric: str  # see `data.metric`
     text: str
     holds: Callable[[float, float], bool]
-    beside: str = ""  # a metric of which the fall bounds this one's rise
+    bounding_metric: str = ""  # a metric of which the fall bounds this one's rise
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ EXPECTED: Mapping[str, tuple[Expectation, ...]] = {
         _stalls("barrier", BARRIER_FALL),
         Expectation(
             "stall_membar", "stalls by membar rise by less than those at barriers fall",
-            lambda rise, fall: rise < fall, beside="stall_barrier",
+            lambda rise, fall: rise < fall, bounding_metric="stall_barrier",
         ),
     ),
     "direct_store": (
@@ -91,8 +91,8 @@ def expectation_results(name: str, before: Profile, after: Profile) -> list[Expe
             results.append(ExpectationResult(each.text, "not measured", each.metric))
             continue
         pair = (old.value, new.value)
-        if each.beside:
-            first, second = (known.get(each.beside) for known in values)
+        if each.bounding_metric:
+            first, second = (known.get(each.bounding_metric) for known in values)
             if first is None or second is None:
                 results.append(ExpectationResult(each.text, "not measured", each.metric))
                 continue

@@ -37,11 +37,11 @@ class Submission:
     impl: str
     config: Mapping[str, int]
     code: str  # hash
-    rejected: tuple[str | None, ...]  # for each of the sizes, why the config cannot run there
+    rejections: tuple[str | None, ...]  # for each of the sizes, why the config cannot run there
     works: tuple[Work, ...] | None  # of a call at the first of the sizes
     libraries: tuple[str, ...]  # names of the baselines that take the first of the sizes
     mutates: tuple[str, ...] = ()  # inputs that it declares to change
-    unchecked: str = ""  # why its results cannot be checked without a GPU
+    blocker: str = ""  # why its results cannot be checked without a GPU
 
     @property
     def title(self) -> str:

@@ -87,7 +87,7 @@ def measured_times(
 ) -> tuple[list[RuleResult], EvaluatedTimes | None]:
     """Return the results of the rules that a GPU decides, and the times, or None where one of them
     is broken. The config and the library's versions take turns in one final benchmark."""
-    problem = Problem(kernel, KnownCosts.make(facts), facts.timed, dtype)
+    problem = Problem(kernel, KnownCosts.make(facts), facts.timed_sizes, dtype)
     try:
         gpu.begin(problem)
     except RuntimeError as error:

@@ -31,10 +31,10 @@ class CalibratedPart:
 
     kernel: str
     dtype: str
-    measured: int  # sizes that correct the model
+    measured_sizes: int  # sizes that correct the model
     times: int
     errors: ErrorRange | None
-    held: Sequence[HeldSize]
+    held_sizes: Sequence[HeldSize]
 
     @property
     def title(self) -> str:
@@ -44,17 +44,17 @@ class CalibratedPart:
     @property
     def plain(self) -> dict[str, Any]:
         """The part as plain data: shares and ratios."""
-        figures = summary_of(self.held) if self.held else {}
+        figures = summary_of(self.held_sizes) if self.held_sizes else {}
         known = {name: x for name, x in figures.items() if not math.isnan(x)}
         errors = [self.errors.low, self.errors.high] if self.errors else None
-        about = {"kernel": self.kernel, "dtype": self.dtype, "measured_sizes": self.measured}
+        about = {"kernel": self.kernel, "dtype": self.dtype, "measured_sizes": self.measured_sizes}
         return {**about, "times": self.times, "errors": errors, "held_back": known}
 
 
 def part_of(known: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
     """Return a kernel of a calibration, checked at the sizes that it holds back."""
     times = known.times_of(kernel, dtype)
-    spec, used = catalog.spec_of(kernel), [t for t in times if not t.held]
+    spec, used = catalog.spec_of(kernel), [t for t in times if not t.is_check]
     held, errors = held_sizes(spec, dtype, device, times), error_range(spec, device, times)
     return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, held)
 
@@ -70,7 +70,7 @@ def _held_figure(
     name: str, write: Callable[[float], str] = _slowdown_text
 ) -> Callable[[CalibratedPart], str]:
     """Return the cell of a figure over the sizes held back, empty where there are none."""
-    return lambda part: write(summary_of(part.held)[name]) if part.held else ""
+    return lambda part: write(summary_of(part.held_sizes)[name]) if part.held_sizes else ""
 
 
 def _excess_cell(name: str) -> Callable[[HeldSize], str]:
@@ -82,7 +82,7 @@ def _excess_cell(name: str) -> Callable[[HeldSize], str]:
 
 
 def _share_text(part: CalibratedPart) -> str:
-    many = len(part.held)
+    many = len(part.held_sizes)
     return _held_figure("chosen_within_5", lambda share: f"{round(share * many)} of {many}")(part)
 
 
@@ -104,8 +104,8 @@ def _rank_text(held: HeldSize) -> str:
 
 KERNELS: Columns = (
     ("kernel", lambda part: part.title),
-    ("sizes", lambda part: str(part.measured)),
-    ("held back", lambda part: str(len(part.held))),
+    ("sizes", lambda part: str(part.measured_sizes)),
+    ("held back", lambda part: str(len(part.held_sizes))),
     ("chosen within 5 %", _share_text),
     ("chosen, worst", _held_figure("chosen_worst")),
     ("default, worst", _held_figure("default_worst")),
@@ -119,7 +119,7 @@ KERNELS: Columns = (
 SIZES: Columns = (
     ("sizes", lambda held: sizes_text(held.sizes)),
     ("best known", lambda held: duration(held.best_s)),
-    ("launch takes", lambda held: held.chosen),
+    ("launch takes", lambda held: held.choice),
     ("its time", lambda held: duration(held.chosen_s) if held.chosen_s else "not measured"),
     ("over the best", lambda held: _slowdown_text(held.regret)),
     ("default", _excess_cell("default_s")),
@@ -131,7 +131,7 @@ SIZES: Columns = (
 
 def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
     """Return what the calibration gives in one or two sentences."""
-    held = [h for part in parts for h in part.held]
+    held = [h for part in parts for h in part.held_sizes]
     kernels = f"{len(parts)} kernel{'s' * (len(parts) != 1)}"
     begin = f"The {known.title} has {len(known.times):,} times of {kernels}."
     if not held:
@@ -167,15 +167,15 @@ def page(known: Calibration, parts: Sequence[CalibratedPart], device: Device) ->
         run=SimpleNamespace(
             kernel="calibration", engine="held-back sizes", device=device.title, predicted=False
         ),
-        about=known.about,
+        about=known.metadata,
         sentence=sentence(known, parts),
         kernels=table(KERNELS, parts),
-        sizes=[(p.title, table(SIZES, p.held, text=(2,))) for p in parts if p.held],
+        sizes=[(p.title, table(SIZES, p.held_sizes, text=(2,))) for p in parts if p.held_sizes],
         figure=regrets(
             [
-                (p.title, ratios(p.held, "chosen_s"), ratios(p.held, "default_s"))
+                (p.title, ratios(p.held_sizes, "chosen_s"), ratios(p.held_sizes, "default_s"))
                 for p in parts
-                if p.held
+                if p.held_sizes
             ],
             "calibration",
         ),

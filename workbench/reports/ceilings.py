@@ -56,15 +56,15 @@ NEEDS_GPU = "No GPU took part: nothing here was measured."
 @dataclass(frozen=True)
 class StatePair:
     """A measured ceiling in both states of the clock. One without a state, such as a copy between
-    host and device, is `settled`, and its `boost` is None, as is that of older runs."""
+    host and device, is `sustained`, and its `boost` is None, as is that of older runs."""
 
-    settled: Plain | None
+    sustained: Plain | None
     boost: Plain | None
 
     @property
     def each(self) -> list[Plain]:
         """Return those that are there, the sustained one first."""
-        return [one for one in (self.settled, self.boost) if one is not None]
+        return [one for one in (self.sustained, self.boost) if one is not None]
 
     @property
     def title(self) -> str:
@@ -201,7 +201,7 @@ def digits_with_zeros(value: float) -> str:
 
 def _cells(pair: StatePair) -> list[str]:
     """Return the cells under HEADS."""
-    spreads = [*_spread(pair.settled), *_spread(pair.boost)]
+    spreads = [*_spread(pair.sustained), *_spread(pair.boost)]
     return [pair.title, *spreads, pair.word, _stated_shares(pair), _libraries(pair)]
 
 
@@ -331,7 +331,7 @@ def _bar(one: Plain) -> Bar:
         "value": own if measured else None,
         "low": one.get("low"),
         "high": one.get("high"),
-        "stated": own if stated is None and not measured else stated,
+        "stated_value": own if stated is None and not measured else stated,
         "library": one.get("library", {}).get("value"),
     }
     scaled = {name: None if v is None else v / scale for name, v in drawn.items()}

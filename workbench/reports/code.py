@@ -43,7 +43,7 @@ class CodeView:
     command: str
     word: str = ""  # of --find
     matches: Sequence[tuple[int, Instruction]] = ()
-    against: str = ""
+    baseline: str = ""
     comparison: CodeComparison | None = None
     samples: StallSamples | None = None
     sources: Mapping[str, str] | None = None  # texts that a profile holds; else they are on disk
@@ -68,7 +68,7 @@ def page(view: CodeView) -> str:
         partitions=partition_table(code),
         partition_sentence=partition_sentence(code),
         against_sentence=(
-            comparison_sentence(view.comparison, view.against) if view.comparison else ""
+            comparison_sentence(view.comparison, view.baseline) if view.comparison else ""
         ),
         changes=change_tables(view.comparison) if view.comparison else [],
         matches=[(i, _where(code, i, op), op.text[:LONGEST]) for i, op in view.matches],
@@ -194,7 +194,7 @@ PARTITIONS: Columns = (
     ("partition", lambda p: p.name),
     ("role", lambda p: ", ".join(p.roles) or "waits or ends"),
     ("blocks", lambda p: str(len(p.blocks))),
-    ("labelled blocks", lambda p: str(p.labelled)),
+    ("labelled blocks", lambda p: str(p.labels)),
     ("mbarriers at", lambda p: ", ".join(f"{b:#x}" for b in sorted(p.barriers))),
 )
 
@@ -363,7 +363,7 @@ def _listing(
             "title": f"B{b.number} at {place_text(code, b)}: {block_text(code, b)}",
             "depth": depths.get(b.number, 0),
             "reached": b.number in depths,
-            "after": b.after,
+            "after": b.successors,
             "text": _block_markup(code, (b.start, b.end), lines, samples)
             if b.number in shown
             else None,
@@ -436,8 +436,8 @@ def listing_lines(code: MachineCode, samples: StallSamples | None = None) -> lis
     samples."""
     result = []
     for block in code.graph.blocks:
-        leads = ", ".join(f"B{n}" for n in block.after)
-        reached = "" if block.number in code.graph.reached else ", not reached"
+        leads = ", ".join(f"B{n}" for n in block.successors)
+        reached = "" if block.number in code.graph.reachable else ", not reached"
         title = f"B{block.number} at {place_text(code, block)}: {block_text(code, block)}"
         result.append(f"{title}{reached}{'; then ' * bool(leads)}{leads}")
         for i in range(block.start, block.end):

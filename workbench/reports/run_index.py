@@ -30,7 +30,7 @@ class IndexedRun:
     id: str
     title: str
     sentence: str
-    begun: str  # 2026-11-21 09:30, in UTC
+    date: str  # 2026-11-21 09:30, in UTC
     command: str = ""
     kernel: str = ""
     sizes: str = ""
@@ -58,7 +58,7 @@ def write_index(folder: Path) -> None:
 
 def page(folder: Path) -> str:
     """Return the index of the runs in a folder as HTML."""
-    runs = sorted(map(_index_run, folder.glob(f"*/{PAGE}")), key=lambda r: (r.begun, r.id))
+    runs = sorted(map(_index_run, folder.glob(f"*/{PAGE}")), key=lambda r: (r.date, r.id))
     return render("run_index.html.j2", runs=runs[::-1], folder=folder.resolve().name)
 
 

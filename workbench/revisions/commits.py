@@ -45,7 +45,7 @@ class Commits:
     texts: Mapping[str, CommitText] = field(default_factory=dict)
     main: str = ""  # the branch that is shown first
     left_out: int = 0  # branches beyond MOST_BRANCHES
-    _between: dict[tuple[str, str, str], Between] = field(default_factory=dict)
+    _intervals: dict[tuple[str, str, str], Between] = field(default_factory=dict)
 
     @classmethod
     def read(cls, repository: Repository | None, measured: Collection[str]) -> Commits:
@@ -71,9 +71,9 @@ class Commits:
         """Return the commits after `old` up to `new`, and what became of the kernel's file; nothing
         where the repository does not hold both."""
         key = (old, new, file)
-        if key not in self._between:
-            self._between[key] = self._read_between(*key)
-        return self._between[key]
+        if key not in self._intervals:
+            self._intervals[key] = self._read_between(*key)
+        return self._intervals[key]
 
     def _read_between(self, old: str, new: str, file: str) -> Between:
         if self.repository is None or old not in self.texts or new not in self.texts:

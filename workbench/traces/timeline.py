@@ -81,7 +81,7 @@ class DeviceTimes:
     copied_bytes: int | None  # None where no copy tells
     copies: Intervals
     copy_count: int
-    launched: int  # kernels whose launch is in the file
+    launches: int  # kernels whose launch is in the file
     left_out: int  # activities without a launch in the file, outside of the window
     hosts: frozenset[int] = frozenset()  # numbers of the processes that used it; empty for all
 
@@ -234,7 +234,7 @@ def _times(
         copied_bytes=sum(moved) if moved else None,
         copies=time_of(copies),
         copy_count=len(copies),
-        launched=launched,
+        launches=launched,
         left_out=left_out,
         hosts=hosts,
     )

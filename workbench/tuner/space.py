@@ -34,7 +34,7 @@ class Plan:
     problem: Problem
     sweep: Sweep
     candidates: list[Candidate]
-    refused: list[Failure]
+    failures: list[Failure]
     baselines: list[Candidate]
     left_out: int = 0  # legal configs that the model ranked below the requested `most`
     launches: tuple[str, ...] = ()  # keys of what launches without a config run, the first first
@@ -268,7 +268,7 @@ class RecordFactory:
             bytes=(moved := spec.bytes(problem.sizes, problem.dtype)),
             bytes_read=(read := spec.bytes_read(problem.sizes, problem.dtype)),
             bytes_written=moved - read,
-            checked=result.checked,
+            checked=result.check,
             error=result.error,
             resources=compiled.resources if compiled else None,
             default=candidate.default,

@@ -16,10 +16,10 @@ CHANCE, TRIED, OF = "chance that an untried config is faster", "configs tried", 
 
 @dataclass(frozen=True)
 class StoppedSearch:
-    """A search that stopped after `tried` of the configs."""
+    """A search that stopped after `done` of `total` configs."""
 
-    tried: int
-    of: int
+    done: int
+    total: int
     chance: float
 
 

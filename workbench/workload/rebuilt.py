@@ -57,7 +57,7 @@ class RebuiltLaunch:
     """A launch that can be repeated with several configs. The first config is the one in use."""
 
     kernel: Any
-    given: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
     configs: tuple[Any, ...]
     grid: RecordedGrid
     notes: tuple[str, ...] = ()

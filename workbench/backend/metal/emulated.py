@@ -170,7 +170,7 @@ class Scales:
     """How many times as many bytes a call reads and writes as the counted run did."""
 
     read: float
-    written: float
+    write_scale: float
 
 
 # Counting, which takes the place of compiling
@@ -399,7 +399,7 @@ def _buffer(name: str, counts: Any, scales: Scales) -> BufferCounts:
         unique_read=counts.unique_read,
         unique_written=counts.unique_written,
         sectors=counts.sectors,
-        scale=scales.written if written else scales.read,
+        scale=scales.write_scale if written else scales.read,
     )
 
 

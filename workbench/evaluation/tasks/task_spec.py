@@ -32,7 +32,7 @@ class TaskCall:
 
     tensors: Mapping[str, Any]  # inputs by name
     outputs: tuple[Any, ...] = ()
-    changed: tuple[str, ...] = ()  # inputs that the reference writes to
+    changed_inputs: tuple[str, ...] = ()  # inputs that the reference writes to
 
 
 def _every(count: int) -> Callable[..., int]:
@@ -156,8 +156,8 @@ def spec_from(
         bench=bench,
         tolerance=tolerance,
         extents={a: _extent(steps.get(a, 1), bench, a) for a in free},
-        mutates=tuple(sorted({*one.changed, *two.changed})),
-        unread=tuple(n for n in one.changed if _is_unread(functions, one, n, first)),
+        mutates=tuple(sorted({*one.changed_inputs, *two.changed_inputs})),
+        unread=tuple(n for n in one.changed_inputs if _is_unread(functions, one, n, first)),
         make=lambda sizes, seed: functions.make(whole(sizes), seed),
         call=lambda function, tensors, sizes: functions.call(function, tensors, whole(sizes)),
         objects=functions.objects

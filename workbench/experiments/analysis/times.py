@@ -126,7 +126,7 @@ def launches(result: VariantResult | None) -> int | None:
         return None
     if result.kernels is not None:
         return result.kernels
-    return result.compiled.launches if result.compiled else None
+    return result.compilation.launches if result.compilation else None
 
 
 # Presentation

@@ -73,7 +73,7 @@ class Point:
     run: Run
     role: Role
     load: Load
-    held: Held
+    limit: Held
     share_of_time: float  # of all points of its device and kind
     traffic: tuple[Traffic, ...] = ()  # of a profiler, where its config was profiled
 
@@ -264,7 +264,7 @@ def _sweep_roles(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
     result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
     if result.winner is None:
         return {}
-    if not result.ranked:  # the default stands for its class
+    if not result.is_ranked:  # the default stands for its class
         shown = result.default.record if result.default else result.winner
         return {id(shown): "default" if result.default else ""}
     roles: dict[int, Role] = {id(result.winner): "winner"}
@@ -443,16 +443,16 @@ COLUMNS: Mapping[str, Callable[[Point], Any]] = {
     "flop_per_s": lambda p: p.flops_rate,
     "byte_per_s": lambda p: p.bytes_rate,
     "arithmetic": lambda p: p.load.dtype,
-    "ceiling": lambda p: p.held.ceiling and p.held.ceiling.name,
-    "ceiling_value": lambda p: p.held.ceiling and p.held.ceiling.value,
-    "ceiling_origin": lambda p: p.held.ceiling and p.held.ceiling.origin,
-    "ceiling_state": lambda p: (p.held.ceiling and p.held.ceiling.state) or None,
-    "share_of_ceiling": lambda p: p.held.share,
-    "gain_s": lambda p: p.held.gain_s,
+    "ceiling": lambda p: p.limit.ceiling and p.limit.ceiling.name,
+    "ceiling_value": lambda p: p.limit.ceiling and p.limit.ceiling.value,
+    "ceiling_origin": lambda p: p.limit.ceiling and p.limit.ceiling.origin,
+    "ceiling_state": lambda p: (p.limit.ceiling and p.limit.ceiling.state) or None,
+    "share_of_ceiling": lambda p: p.limit.share,
+    "gain_s": lambda p: p.limit.gain_s,
     "share_of_time": lambda p: p.share_of_time,
-    "held": lambda p: p.held.word,
-    "diagnosis": lambda p: p.held.sentence,
-    "above_because": lambda p: p.held.above,
+    "held": lambda p: p.limit.word,
+    "diagnosis": lambda p: p.limit.sentence,
+    "above_because": lambda p: p.limit.excess_reason,
     "run": lambda p: p.record.run,
     "at": lambda p: p.record.at,
     "command": lambda p: p.run.command,
