@@ -52,7 +52,7 @@ def decorated(**more):
 def test_providers_are_timed_in_turns_and_compared_with_the_first(place):
     timer, more = place
     result = decorated(bytes=lambda N: 12 * N).run(**more)
-    assert isinstance(result, wb.BenchResult) and not result.predicted
+    assert isinstance(result, wb.BenchResult) and not result.is_predicted
     assert [best.impl for best in result.bests] == ["triton"] * 3
     for record in result.records:
         n, timing = record.case.sizes["N"], record.timing

@@ -142,7 +142,7 @@ def test_a_chance_is_left_where_one_run_of_as_many_configs_stopped():
 
 def test_a_finding_of_something_else_is_no_stopped_search():
     whole = stop(plan_of(*TIMED))
-    assert (stop_of(whole).done, stop_of(whole).total, stop_of(whole).chance) == (2, 3, 0.07)
+    assert (stop_of(whole).tries, stop_of(whole).total, stop_of(whole).chance) == (2, 3, 0.07)
     assert stop_of(replace(whole, word="other")) is None
     assert stop_of(replace(whole, experiment="sweep")) is None
     for n in range(3):

@@ -224,7 +224,7 @@ def test_the_search_stops_early_with_the_best_and_names_what_it_left_out(plan):
     assert any(r.default for r in measured)
     (finding,) = [f for f in result if isinstance(f, Finding)]
     stop = stop_of(finding)
-    assert (stop.done, stop.total) == (len(measured), CONFIGS) and stop.chance <= StopRule.chance
+    assert (stop.tries, stop.total) == (len(measured), CONFIGS) and stop.chance <= StopRule.chance
     assert f"{len(measured)} of {CONFIGS} configs tried" in finding.sentence
     assert "--search exhaustive" in finding.sentence
     compiled = [name for what, name in null.requests if what == "compile"]
@@ -361,7 +361,7 @@ def test_a_search_that_was_interrupted_goes_on_and_stops(place):
     place.sweep(fate)
     with open_history(place.url) as history:
         (finding,) = history.findings(place.session.run.id)
-    assert stop_of(finding).done == len(first_pass(place.session.outcomes))
+    assert stop_of(finding).tries == len(first_pass(place.session.outcomes))
     assert known <= {o.key for o in place.session.outcomes}
 
 
@@ -380,7 +380,7 @@ def test_a_stopped_search_is_read_from_its_finding(tried, chance):
 
     finding = stopped_search(Planned, tried, chance, 0.01)
     stop = stop_of(finding)
-    assert (stop.done, stop.total, stop.chance) == (tried, 1000, chance)
+    assert (stop.tries, stop.total, stop.chance) == (tried, 1000, chance)
     assert stop_of(replace(finding, experiment="other")) is None
 
 

@@ -388,7 +388,7 @@ def test_a_stop_is_taken_from_the_one_run_of_all_that_is_known(monkeypatch):
     monkeypatch.setattr(resume, "stop_of", lambda finding: finding)
 
     def stop(chance, tried, of):
-        return SimpleNamespace(chance=chance, done=tried, total=of)
+        return SimpleNamespace(chance=chance, tries=tried, total=of)
 
     findings = [None, stop(0.1, 2, 8), stop(0.2, 3, 9), stop(0.3, 2, 9), stop(0.4, 2, 9)]
     history = SimpleNamespace(findings=lambda run: findings if run == "r" else [])

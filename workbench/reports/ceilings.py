@@ -56,15 +56,15 @@ NEEDS_GPU = "No GPU took part: nothing here was measured."
 @dataclass(frozen=True)
 class StatePair:
     """A measured ceiling in both states of the clock. One without a state, such as a copy between
-    host and device, is `sustained`, and its `boost` is None, as is that of older runs."""
+    host and device, is `steady`, and its `boost` is None, as is that of older runs."""
 
-    sustained: Plain | None
+    steady: Plain | None
     boost: Plain | None
 
     @property
     def each(self) -> list[Plain]:
         """Return those that are there, the sustained one first."""
-        return [one for one in (self.sustained, self.boost) if one is not None]
+        return [one for one in (self.steady, self.boost) if one is not None]
 
     @property
     def title(self) -> str:
@@ -201,7 +201,7 @@ def digits_with_zeros(value: float) -> str:
 
 def _cells(pair: StatePair) -> list[str]:
     """Return the cells under HEADS."""
-    spreads = [*_spread(pair.sustained), *_spread(pair.boost)]
+    spreads = [*_spread(pair.steady), *_spread(pair.boost)]
     return [pair.title, *spreads, pair.word, _stated_shares(pair), _libraries(pair)]
 
 

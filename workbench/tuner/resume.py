@@ -42,7 +42,7 @@ def _chance_left(history: History, plan: Plan, outcomes: Mapping[str, Outcome]) 
         return None
     stops = [stop for f in history.findings(runs.pop()) if (stop := stop_of(f)) is not None]
     return next(
-        (s.chance for s in stops if (s.done, s.total) == (len(outcomes), len(plan.candidates))),
+        (s.chance for s in stops if (s.tries, s.total) == (len(outcomes), len(plan.candidates))),
         None,
     )
 

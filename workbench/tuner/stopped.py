@@ -16,9 +16,9 @@ CHANCE, TRIED, OF = "chance that an untried config is faster", "configs tried", 
 
 @dataclass(frozen=True)
 class StoppedSearch:
-    """A search that stopped after `done` of `total` configs."""
+    """A search that stopped after `tries` of `total` configs."""
 
-    done: int
+    tries: int
     total: int
     chance: float
 
