@@ -35,7 +35,7 @@ def quantize_inputs(inputs: Sequence[torch.Tensor]) -> Arrays:
 
 def weights_of(w: torch.Tensor) -> torch.Tensor:
     """Return the weights of Q4_K blocks as float64."""
-    return torch.as_tensor(import_module("workbench.kernels.q4_k_matmul").unpacked(w))
+    return torch.as_tensor(import_module("workbench.kernels.q4_k_matmul").unpack(w))
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,9 @@ def corrections() -> Rows:
             if impl.backend != "triton":
                 continue
             for sizes in spec.bench[:1]:
-                near = spec.near({a: e // dice.choice((1, 2, 3)) or 1 for a, e in sizes.items()})
+                near = spec.nearest_sizes(
+                    {a: e // dice.choice((1, 2, 3)) or 1 for a, e in sizes.items()}
+                )
                 found = best_estimate(impl, find_device(device), dtype, near)
                 text = found and (values(found.config), text_of(replace(found, config=None)))
                 yield f"{impl.title} {device} {dtype} {near}: {text}"

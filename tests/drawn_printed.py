@@ -129,7 +129,7 @@ def printed_traces() -> Rows:
     for seed in range(30):
         trace = drawn_trace(seed)
         summary = summarise(trace)
-        kept = traces.as_run(summary, "read", "file.json", "read")
+        kept = traces.trace_run(summary, "read", "file.json", "read")
         yield f"{seed} {kept.run.device} {kept.run.source}"
         for quiet in (False, True):
             yield from (
@@ -400,14 +400,14 @@ def sweep_consoles() -> Rows:
         dice = random.Random(seed)
         impls = [
             SimpleNamespace(
-                name="rows", work=print, unchecked="it is new" if seed % 3 == 1 else ""
+                name="rows", work=print, unchecked_reason="it is new" if seed % 3 == 1 else ""
             ),
             SimpleNamespace(
-                name="split", work=None, unchecked="it is odd" if seed % 3 == 2 else ""
+                name="split", work=None, unchecked_reason="it is odd" if seed % 3 == 2 else ""
             ),
         ]
         if seed % 3 == 1:
-            impls[1].unchecked = "it is new"
+            impls[1].unchecked_reason = "it is new"
         plan: Any = SimpleNamespace(
             candidates=[SimpleNamespace(impl=i) for i in impls],
             left_out=seed % 2 * 5,

@@ -49,7 +49,7 @@ from workbench.code.loops import code_of_amdgcn, code_of_sass
 from workbench.code.mix import mix_of
 from workbench.code.partitions import specialisation
 from workbench.code.sass_registers import register_use
-from workbench.commands.traces import as_run
+from workbench.commands.traces import trace_run
 from workbench.compile.facts import bytes_in_flight, code_facts, next_step
 from workbench.data.code_facts import CodeFacts, Marked
 from workbench.device.cost_model import guess_seconds, guesses
@@ -101,7 +101,7 @@ def chosen_defaults(impl: Impl) -> Iterator[str]:
         dtype = dice.choice(sorted(impl.spec.tolerance))
         sizes = {axis: max(1, (1 << dice.randrange(15)) + dice.choice((-1, 0, 0, 0, 1)))
                  for axis in impl.spec.axes}  # fmt: skip
-        sizes = impl.spec.near(sizes)
+        sizes = impl.spec.nearest_sizes(sizes)
         try:
             chosen = label(values(impl.default(device.limits, dtype, sizes)))
         except ConfigError as error:
@@ -133,7 +133,7 @@ def drawn_sizes(impl: Impl, dice: random.Random) -> dict[str, int]:
     if dice.random() < 0.5:
         axis = dice.choice(sorted(sizes) or [""])
         sizes = {a: e * dice.choice((2, 3, 8)) if a == axis else e for a, e in sizes.items()}
-    return impl.spec.near(sizes)
+    return impl.spec.nearest_sizes(sizes)
 
 
 def declared(
@@ -353,7 +353,7 @@ def trace_table(folder: str) -> Iterator[str]:
         except ReadError as error:
             yield f"{path.name}: {str(error).replace(str(FOLDER.parent), '')}"
             continue
-        kept = as_run(summary, "read", path.name, "read", "run")
+        kept = trace_run(summary, "read", path.name, "read", "run")
         yield f"{path.name}: {kept.run.device}, {summary.trace.tool} {summary.trace.notes}"
         for finding in kept.findings:
             yield f"  {text_of(replace(finding, at=''))}"

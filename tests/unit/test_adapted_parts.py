@@ -509,7 +509,7 @@ def test_the_tensor_that_a_launch_changes_is_its_output(monkeypatch, tmp_path):
     ones = {"x": torch.full((4,), 0.5), "y": torch.ones(4)}
     result = found(monkeypatch, tmp_path, doubles, **ones)
     assert result.outputs == ("y",)
-    assert result.unmoved == "no tensor of floats that it reads has two different values"
+    assert result.repeat_reason == "no tensor of floats that it reads has two different values"
 
 
 def test_outputs_that_are_read_or_written_in_part_are_odd(monkeypatch, tmp_path):
@@ -579,7 +579,7 @@ def test_the_first_config_that_launches_is_expected_and_why_others_did_not(monke
         (AssertionError("n is odd"), "add stops: AssertionError: n is odd"),
     ):
         result = found(monkeypatch, tmp_path, second)
-        assert (result.first, result.skipped) == (1, skipped)
+        assert (result.first, result.skip_reason) == (1, skipped)
         kind = discover.NotInterpreted if isinstance(error, RuntimeError) else AdaptedError
         with pytest.raises(kind):
             found(monkeypatch, tmp_path, second, entries=1)
@@ -593,7 +593,7 @@ def test_a_second_check_that_gives_nan_is_left_out(monkeypatch, tmp_path):
         memory["y"].copy_((memory["x"].diff(prepend=memory["x"][:1] - 1)).sqrt())
 
     result = found(monkeypatch, tmp_path, sorted_only)
-    assert result.unmoved == "y gets NaN or infinities from the same values in another order"
+    assert result.repeat_reason == "y gets NaN or infinities from the same values in another order"
 
     def fails(self, memory, entry, plan):
         assert memory["x"].sum() != 10 or memory["x"][0] == 1.0, "not sorted"
@@ -874,7 +874,7 @@ def test_kept_tensors_are_given_and_their_results_known(tmp_path):
     with pytest.raises(AdaptedError, match="The expected result is unknown for these x"):
         reference((x + 2).double(), n)
     with pytest.raises(AdaptedError, match="No outputs of add are known"):
-        kept.reference(replace(one, unchecked="why"))(x, n)
+        kept.reference(replace(one, unchecked_reason="why"))(x, n)
     integers = GivenIntegers(one, kept)
     assert list(integers) == ["pn"] and len(integers) == 1 and integers["pn"].tolist() == [5, 6]
     assert kept.written_elements == {} and kept.probes == {}

@@ -108,7 +108,7 @@ def test_times_of_records_are_rows_with_their_intervals():
         figures.bars_figure = real
     rows, label = bars[0]
     assert label == "time of one call, µs"
-    assert [(r.name, r.text, r.measured, r.group) for r in rows] == [
+    assert [(r.name, r.text, r.is_measured, r.group) for r in rows] == [
         (one.case.label, "4.000", True, 0), (two.case.label, "20.00", True, 1)]  # fmt: skip
     assert [(r.value, r.low, r.high) for r in rows] == [
         pytest.approx((4, 3, 6)), pytest.approx((20, 10, 30))]  # fmt: skip
@@ -140,7 +140,7 @@ def test_rates_and_profiles_are_rows(monkeypatch):
     assert label == "B/s and FLOP/s (log)" and more == {"log": True}
     assert [(r.name, r.value, r.group) for r in rows] == [
         ("dram", 4e12, 0), ("compute_measured", 9e14, 1), ("cache", 8e12, 0)]  # fmt: skip
-    assert [r.measured for r in rows] == [
+    assert [r.is_measured for r in rows] == [
         figures.origin_of(n, ceilings[n]) == "measured"
         for n in ("dram", "compute_measured", "cache")
     ]

@@ -98,7 +98,7 @@ def test_figures_of_listings_are_those_of_the_tools(name, instructions, matrix, 
     names = {op.opcode.split(".")[0] for op in code.listing.instructions}
     assert code.whole.groups.get("matrix", 0) == (matrix[1] if matrix else 0)
     assert matrix is None or matrix[0] in names
-    assert len(code.graph.reached) == blocks  # of `nvdisasm -bbcfg`
+    assert len(code.graph.reachable) == blocks  # of `nvdisasm -bbcfg`
     sizes = [mix.instructions for _, _, mix in code.loops()]
     assert max(sizes, default=0) == loop
     assert "other" not in code.whole.groups or code.whole.groups["other"] <= 1
@@ -114,7 +114,7 @@ def test_figures_of_listings_are_those_of_the_tools(name, instructions, matrix, 
 )
 def test_nvdisasm_also_begins_a_block_at_labels_that_no_jump_names(name, blocks, labels, more):
     code = sass(name)
-    listing, reached = code.listing, [code.graph.blocks[n] for n in code.graph.reached]
+    listing, reached = code.listing, [code.graph.blocks[n] for n in code.graph.reachable]
     inside = [i for b in reached for i in range(b.start + 1, b.end) if i in listing.labels]
     assert (len(reached), len(inside)) == (blocks, more)  # their sum is that of -bbcfg
     assert {listing.instructions[i].opcode for i in inside} == labels
@@ -164,7 +164,7 @@ def test_a_warp_specialised_kernel_is_told_from_a_plain_one():
     assert parts["default"].roles == ("epilogue",)
     assert [parts[n].roles for n in "012"] == [("matrix",), ("tensor loads",), ()]
     # as many as `nvdisasm -cfg` draws
-    assert sorted(parts[n].labelled for n in "012") == [2, 8, 11]
+    assert sorted(parts[n].labels for n in "012") == [2, 8, 11]
     assert special.partitions.overlaps == ()
     shared = dict(special.partitions.shared_barriers)
     assert shared[0x20000] == ("default", "1") and shared[0x20020] == ("default", "0", "1")
@@ -323,7 +323,7 @@ def test_liveness_agrees_with_a_naive_fixpoint(listing):
         changed = False
         for i, (written, read) in enumerate(effects):
             out = 0
-            for n in listing.after[i]:
+            for n in listing.successors[i]:
                 out |= live[n]
             new = out & ~written | read
             changed |= new != live[i]
@@ -473,7 +473,7 @@ def test_pages_are_small_and_their_links_lead_somewhere(name):
     assert links <= set(ids)
     listed = {word for word in links if re.fullmatch(r"i\d+", word)}
     assert listed, "runs of a source line that are in the listing are links to it"
-    assert f"B{max(code.graph.reached)} " in text
+    assert f"B{max(code.graph.reachable)} " in text
     plural = "|".join(group for group in (*GROUPS, "instructions") if group.endswith("s"))
     assert not re.search(rf"\b1 ({plural})\b", text)
 
@@ -498,7 +498,9 @@ def test_dot_names_every_edge_once():
     code = sass("ws1_cuda_100.nvdisasm_gi.txt")
     edges = re.findall(r"B(\d+) -> B(\d+);", flow_dot(code))
     graph = code.graph
-    assert edges == [(str(n), str(m)) for n in sorted(graph.reached) for m in graph.blocks[n].after]
+    assert edges == [
+        (str(n), str(m)) for n in sorted(graph.reachable) for m in graph.blocks[n].after
+    ]
 
 
 # The command, on files that need no disassembler

@@ -187,7 +187,7 @@ def test_small_spaces_are_measured_whole(backend, predicts, bits, many, search):
     assert (found.strategy, found.budget, found.stop_rule) == (
         search.strategy,
         search.budget,
-        search.until,
+        search.stop_rule,
     )
 
 

@@ -348,7 +348,11 @@ def test_runs_that_import_at_once_are_those_that_follow(runner):
     one, started, _ended = runner(3)
     with one:
         with one.once(0, False) as (_folder, end, wall_s):
-            assert end == "waited" and wall_s == 1.0 and list(one.started) == [(0, True), (1, True)]
+            assert (
+                end == "waited"
+                and wall_s == 1.0
+                and list(one.started_runs) == [(0, True), (1, True)]
+            )
         with one.once(0, True):
             pass
         assert len(started) == 3 and list(one.started) == [(1, True)]
@@ -450,7 +454,7 @@ def test_the_run_of_a_program_adds_what_it_left(monkeypatch, tmp_path):
         ProgramRun(True, 0, 3.0, 2.0, (0.5,)),
     ]
     ends.append(end(stopped=2))
-    assert not workload_compare.one_run(one, Runner(), 2, True) and one.stopped == 2
+    assert not workload_compare.one_run(one, Runner(), 2, True) and one.stop_signal == 2
     assert len(one.runs) == 3 and one.lookups
 
 
@@ -1222,7 +1226,7 @@ def test_sizes_are_calibrated_kernel_by_kernel_and_those_held_back_last(monkeypa
     monkeypatch.setattr(calibrate.catalog, "spec_of", lambda kernel: kernel)
     one._sizes = lambda spec, dtype, device: [{"N": n} for n in sizes[spec]]
     found = list(one._problems({"a": "bf16", "b": "fp16"}, None))
-    assert [(p.problem.kernel, p.problem.sizes["N"], p.held) for p in found] == [
+    assert [(p.problem.kernel, p.problem.sizes["N"], p.is_check) for p in found] == [
         ("a", 1, False), ("b", 4, False), ("a", 2, False), ("a", 3, True)]  # fmt: skip
 
 

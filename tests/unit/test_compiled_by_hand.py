@@ -155,7 +155,7 @@ def test_lines_in_inline_assembly_are_those_of_its_begin_in_the_same_file():
 
 def test_blocks_are_matched_by_their_opcodes():
     def pairs(left, right):
-        found = code_match._match_blocks(
+        found = code_match._align(
             [tuple(b.split()) for b in left], [tuple(b.split()) for b in right]
         )
         return [(p.before, p.after, round(p.equal, 4)) for p in found]

@@ -167,7 +167,7 @@ def test_a_mean_gap_below_a_microsecond_or_the_clock_s_step_is_met(mean, step, m
 
 @pytest.mark.parametrize(("launched", "causes"), [(0, 1), (1, 2), (2, 2)])
 def test_idle_time_has_causes_where_one_launch_is_in_the_file(launched, causes):
-    times = kpis_of(launched=launched, idle=lambda: {"step": 5, "unknown": 7})
+    times = kpis_of(launches=launched, idle=lambda: {"step": 5, "unknown": 7})
     found = trace_kpis._idle_kpis(times)
     assert len(found) == causes and sum(k.value for k in found) == pytest.approx(12e-9)
 
@@ -1132,7 +1132,7 @@ def test_an_import_counts_what_it_holds_and_what_it_cannot_read(history, tmp_pat
     monkeypatch.setattr(database, "_BATCH", 2)
     monkeypatch.setattr(database, "_MANY_BAD", 2)
     found = history.import_events(path)
-    assert (found.kept, found.unreadable, len(found.bad)) == (7, 3, 2)
+    assert (found.total, found.unreadable, len(found.bad)) == (7, 3, 2)
     assert len(history.outcomes(run.id)) == 5 and history.state(run.id) == "complete"
 
 
@@ -1378,7 +1378,7 @@ def test_steps_of_one_direction_over_a_ramp_are_a_drift():
 
     up = [step_at(18, 1.05, 1e-4), step_at(24, 1.05, 3e-4)]
     (drift,) = kept(12, *up)
-    assert (drift.kind, drift.at, drift.end, drift.p) == ("drift", 15, 27, 3e-4)
+    assert (drift.kind, drift.index, drift.end, drift.p) == ("drift", 15, 27, 3e-4)
     assert drift.ratio.middle == pytest.approx(math.exp(0.12))
     assert kept(4, *up) == up  # too short
 
@@ -1454,7 +1454,7 @@ def test_a_drift_must_gain_what_its_parameters_cost(monkeypatch, steps, gain, le
     monkeypatch.setattr(change_points, "SURE", 9.0 - math.log(20))
     series = np.array([0.0, 1.0] * 10)
     levels = [step_at(n, 1.1) for n in (6, 10, 14)[:steps]]
-    cuts = [step.at for step in levels]
+    cuts = [step.index for step in levels]
     whole = sum(float(((p - p.mean()) ** 2).sum()) for p in np.split(series, cuts))
     by = gain if steps == 1 else gain / 3.0 * math.log(20)
     monkeypatch.setattr(

@@ -150,13 +150,13 @@ def test_one_bad_call_anywhere_breaks_its_rule(at):
         return [replace(r, **to) if i == at else r for i, r in enumerate(GOOD)]
 
     named = CALLS[at].sizes in NAMED
-    wrong = changed(checked=Checked(inf, "y is wrong", "values"))
+    wrong = changed(check=Checked(inf, "y is wrong", "values"))
     assert ("values" if named else "sizes") in broken(wrong)
     assert ("sizes" in broken(wrong)) is not named
     assert broken(changed(operators=("add",))) == {"operators"}
     assert broken(changed(launches=("_g",))) == {"launches"}
     assert broken(changed(launches=())) == {"launches"}
-    varied = changed(checked=Checked(0.5, bits="other"))
+    varied = changed(check=Checked(0.5, bits="other"))
     assert ("repeat" in broken(varied)) == (CALLS.count(CALLS[at]) > 1)
 
 

@@ -252,7 +252,7 @@ def test_a_grid_of_other_programs_is_left_out():
         every = {name: took(variant(name), 1e-5 * n) for n, name in
                  enumerate(("traffic", "arithmetic", "launch"), 1)}  # fmt: skip
         whole = took(variant("whole"), 9e-5)
-        every["whole"] = replace(whole, compiled=resources(programs=programs))
+        every["whole"] = replace(whole, compilation=resources(programs=programs))
         grid = took(variant("grid"), 4e-5)
         every["grid"] = replace(grid, variant=replace(grid.variant, sizes={"P": 8}))
         return every
@@ -530,7 +530,7 @@ STATED = SimpleNamespace(value=4.0, kind="datasheet")
     ],
 )
 def test_a_ceiling_is_doubted_beyond_its_limits(counted, value, state, library, known, words):
-    s = sought(counted, above=("other",), stated=STATED)
+    s = sought(counted, lower_limits=("other",), stated=STATED)
     one = {"value": value, "state": state}
     if library:
         one["library"] = {"value": library, "name": "lib"}

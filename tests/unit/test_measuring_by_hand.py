@@ -805,7 +805,7 @@ def test_a_candidate_that_is_wrong_has_no_time_in_any_task(task, monkeypatch):
     assert worker.open_alone(ONE) == wrong and not asked.log
     monkeypatch.setattr(worker, "_snapshot", SimpleNamespace(replaced_function=lambda: "torch.sum"))
     poisoned = worker.first_pass(ONE, None)[0]
-    assert (poisoned.poisoned, poisoned.rule) == (True, "functions")
+    assert (poisoned.is_poisoned, poisoned.rule) == (True, "functions")
     assert "the kernel's code replaced torch.sum" in poisoned.reason
     monkeypatch.setattr(worker, "_snapshot", SimpleNamespace(replaced_function=lambda: None))
     assert worker.first_pass(ONE, None)[0] == wrong
@@ -985,7 +985,7 @@ def test_a_comparison_names_the_side_that_cannot_be_timed(task, monkeypatch):
 def test_the_open_candidate_has_an_estimate_of_its_own(task, monkeypatch):
     state = task(asked := Asked(first_s=3e-5))
     assert worker.open_alone(ONE) is None and asked.log[-1] == ("timed", 3e-5, None)
-    assert state.alone.checked.error == 0.5
+    assert state.alone.check.error == 0.5
     refused = Refusal("measure", "no")
     monkeypatch.setattr(worker, "_entrants", lambda *given: ({}, {0: refused}))
     assert worker.open_alone(ONE) is refused
@@ -1107,7 +1107,7 @@ def test_processes_that_come_while_entrants_play_are_counted(task, monkeypatch):
     windows, also = worker._play_rounds(few)
     assert list(windows) == [0, 1] and settled == ["b"]
     assert also == {"read": ["reading"] * 3, "others_on_gpu": 2}
-    assert state.spent.timed == pytest.approx(6 * 6e-3)
+    assert state.durations.timed == pytest.approx(6 * 6e-3)
     assert worker._play_rounds({}) == ({}, {}) and worker._processes(
         SimpleNamespace(processes=lambda: None)) == 0  # fmt: skip
 
@@ -1184,4 +1184,4 @@ def test_a_hot_time_follows_a_final_and_alternates_with_cold_calls(task, monkeyp
     assert played == [([0, 1], replace(state.job.protocol, settle_s=0.0, rounds=12))]
     timing = result.timing
     assert (timing.windows, timing.regime, timing.state) == (["hot"], "hot", "sustained")
-    assert timing.also == {"power_w": 7.0} and (result.error, result.checked) == (0.0, "gpu")
+    assert timing.also == {"power_w": 7.0} and (result.error, result.check) == (0.0, "gpu")

@@ -161,7 +161,7 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
     del farm.client.listed["tcp://2"], farm.client.listed["tcp://1"]
     assert farm.refresh() == [] and farm.gpus == [second]
     assert sorted(farm.said) == ["the worker cpu (tcp://1) has left", "the worker tcp://2 has left"]
-    assert gone.gone.is_set() and not second.worker.gone.is_set()
+    assert gone.gone_event.is_set() and not second.worker.gone_event.is_set()
     with pytest.raises(WorkerDied):
         first.perform("open")
     farm.scheduler_lost()
@@ -594,7 +594,7 @@ def test_tasks_that_share_a_process_are_told_from_the_guilty_one(monkeypatch):
     assert [r.result for r in results] == [TIMED, POISONED, compiled["k3"]]
     assert [(r.kernels, r.peak_bytes, r.boost) for r in results] == [
         (4, 5, TIMED), (None, None, None), (None, None, None)]  # fmt: skip
-    assert [r.compiled for r in results] == [compiled["k1"], compiled["k2"], None]
+    assert [r.compilation for r in results] == [compiled["k1"], compiled["k2"], None]
     assert gpu.limits == [70.0, 65.0] and backend.measure_interleaved([]) == []
     backend.compile_tasks(parts)
     assert calls == [["k1", "k2", "k3"]], "what was compiled is not compiled again"
@@ -1053,7 +1053,7 @@ def test_tasks_of_a_mac_that_it_cannot_time_are_refused_and_the_others_are(mac, 
     assert process.calls[-1][1] == 240.0
     assert [c.ttgir for _, c in backend.compile([candidate(2, "metal")])] == ["k2"]
     backend, process = mac()
-    assert backend.measure_interleaved(parts[:1])[0].compiled is None and len(process.calls) == 1
+    assert backend.measure_interleaved(parts[:1])[0].compilation is None and len(process.calls) == 1
 
 
 def test_a_mac_on_its_battery_is_refused_unless_it_is_allowed():
@@ -1135,7 +1135,7 @@ def test_configs_that_differ_in_warps_and_stages_share_a_check(monkeypatch):
     assert asked[3:] == [("k2", [64], 10.0)], "warps of a Metal kernel have a check of their own"
     none = backend.time(of(1, rejection_reason=lambda *_: "no", name="x"), None, None).result()
     assert none.reason == "it takes none of the sizes to check, so its result is unchecked"
-    assert backend.time(of(1, unchecked=True), None, None).result() == Timed(
+    assert backend.time(of(1, unchecked_reason=True), None, None).result() == Timed(
         "predicted", None, "not here"
     )
     compiled = SimpleNamespace(examination="known")

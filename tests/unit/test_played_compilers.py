@@ -474,7 +474,7 @@ def test_tasks_of_a_cluster_end_with_their_worker_or_the_command(cluster_gpu):
     assert farm.client.futures[3].cancelled == 1 and not pending.done()
     ends(farm.client.futures[3], remote.replies.write(True, 4))
     assert not pending.done(), "what comes after the end is dropped"
-    worker.gone.set()
+    worker.gone_event.set()
     assert isinstance(pool.submit(abs, -5, timeout_s=5.0).exception(5), GpuGone)
     farm.stopping = True
     assert isinstance(pool.submit(abs, -6, timeout_s=5.0).exception(5), Stopped)
@@ -486,7 +486,7 @@ def test_what_is_pending_is_dropped_when_the_gpu_is_gone(cluster_gpu, monkeypatc
     monkeypatch.setattr(remote, "POLL_S", 0.001)
     pool = remote.ClusterPool(one, [worker])
     pending = pool.submit(abs, -1, timeout_s=5.0)
-    worker.gone.set()
+    worker.gone_event.set()
     assert isinstance(pending.exception(10), GpuGone) and not pool._pending
     pool._end_event.set()
     done = Future()
@@ -529,7 +529,7 @@ def test_a_remote_process_that_dies_is_lost_with_its_config(cluster_gpu, monkeyp
     )
     with pytest.raises(GpuGone, match="has left the cluster"):
         process.wait_idle()
-    worker.gone.set()
+    worker.gone_event.set()
     for call in (
         process.wait_idle,
         lambda: process.describe(None),

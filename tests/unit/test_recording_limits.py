@@ -197,7 +197,7 @@ def test_a_file_ends_at_its_limits(monkeypatch):
     clock = iter((10.0, 15.0, 15.1))
     monkeypatch.setattr("workbench.traces.readers.inputs.source.time",
                         types.SimpleNamespace(monotonic=lambda: next(clock)))  # fmt: skip
-    one = source(b"", limits, started=10.0)
+    one = source(b"", limits, start_s=10.0)
     one.check_time()  # read at 10.0, 0 s later
     one.check_time()  # 5 s later
     with pytest.raises(ReadError, match="took longer than 5 s; record fewer steps"):

@@ -49,7 +49,7 @@ def candidate(of, older=""):
 
 
 def plan_of(*outcomes, run=None, **changes):
-    one = {"baselines": [], "refused": [], "launches": None} | changes
+    one = {"baselines": [], "failures": [], "launches": None} | changes
     run = run or replace(RUN, references={})
     return SimpleNamespace(run=run, candidates=[candidate(o) for o in outcomes], **one)
 
@@ -202,7 +202,7 @@ def test_a_run_covers_a_plan_of_exactly_its_configs():
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is None  # it tried another
     history.tried = TIMED[:2]
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is run
-    plan.refused = [TIMED[2]]
+    plan.failures = [TIMED[2]]
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is None
     history.tried = TIMED
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is run

@@ -63,7 +63,7 @@ def points(candidates):
 def test_a_plan_holds_all_that_is_legal_and_why_the_rest_is_not(problem):
     created = planned(problem)
     assert len(created.candidates) == CONFIGS and created.left_out == 0
-    assert [f.reason for f in created.refused] == ["128 elements are too many for one warp"]
+    assert [f.reason for f in created.failures] == ["128 elements are too many for one warp"]
     assert [b.case.impl for b in created.baselines] == ["torch"]
     assert points(c for c in created.candidates if c.default) == [(32, 2)]
     assert len({c.key for c in created.candidates}) == CONFIGS

@@ -19,7 +19,7 @@ from workbench.spec import Tolerance
 
 def reference_of(form, task, submission, folder, monkeypatch):
     """Import the judge's files of a task, as the checker does, and return its Spec."""
-    for name, data in form.files(task, submission).trusted.items():
+    for name, data in form.files(task, submission).trusted_files.items():
         (folder / name).write_bytes(data)
     monkeypatch.syspath_prepend(str(folder))
     for name in ("task", "utils"):

@@ -148,7 +148,7 @@ def test_the_clock_settles_under_the_part_that_works_longest(process, monkeypatc
 
 def test_after_one_that_silences_the_gpu_none_has_a_time(process):
     result, _ = worker.measure_interleaved([part("a"), part("b", "poisons"), part("c")])
-    assert [t.result.poisoned for t in result] == [True, True, True]
+    assert [t.result.is_poisoned for t in result] == [True, True, True]
     assert not process.played
     assert worker._now is process.own
 

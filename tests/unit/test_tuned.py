@@ -654,12 +654,12 @@ def test_a_config_that_is_given_is_used(here, caplog):
     impl = an_impl()
     keep(here, impl)
     assert impl(*tensors(), config=Tiles(16)) == Tiles(16)
-    assert not caplog.records and not impl.chosen
+    assert not caplog.records and not impl.launch_configs
 
 
 def test_a_library_takes_no_config(here):
     library = a_spec().impl(backend="torch", name="torch")(lambda *inputs: "c")
-    assert library(*tensors()) == "c" and not library.chosen
+    assert library(*tensors()) == "c" and not library.launch_configs
 
 
 @pytest.mark.parametrize("kind", ["cpu", "meta"])
@@ -770,13 +770,13 @@ def test_a_program_with_ever_new_shapes_keeps_few(here, monkeypatch):
     impl = an_impl()
     for m in range(1, 40):
         impl(*tensors(m=m))
-    assert len(impl.chosen) <= 5 and len(tuned_cache.LOOKED_UP) == 1
+    assert len(impl.launch_configs) <= 5 and len(tuned_cache.LOOKED_UP) == 1
 
 
 def test_a_copy_of_an_impl_chooses_for_itself(here):
     impl = an_impl()
     impl(*tensors())
-    assert impl.chosen and not replace(impl, name="other").chosen
+    assert impl.launch_configs and not replace(impl, name="other").launch_configs
 
 
 SAYS = """

@@ -1267,7 +1267,7 @@ def test_launches_are_counted_by_signature_up_to_a_number(recording, monkeypatch
     recording.note_launch(scale, (1,), {}, 7, triton_hooks.NOBODY)
     whole = recording.workload(False)
     assert [(c.signature.grid, c.launches) for c in whole.signatures] == [((1, 1), 3), ((1, 2), 1)]
-    assert [(f.name, n) for f, n in whole.beyond] == [("add", 3), ("scale", 1)]
+    assert [(f.name, n) for f, n in whole.omissions] == [("add", 3), ("scale", 1)]
     assert whole.launches == 8 == recording._seen and recording._kept_keys <= 2
     kernels = recording._all_kernels()
     assert len(kernels) == 2 and sum(len(k.counters) for k in kernels) <= 2
@@ -1281,7 +1281,7 @@ def test_a_launch_that_cannot_be_described_is_counted_alone(recording, monkeypat
     for _ in range(2):
         recording.note_launch(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
     whole = recording.workload(True)
-    assert whole.signatures == [] and [(f.name, n) for f, n in whole.beyond] == [("add", 2)]
+    assert whole.signatures == [] and [(f.name, n) for f, n in whole.omissions] == [("add", 2)]
     assert whole.notes == ["Launches of add are counted alone: ValueError: odd"]
 
 

@@ -112,7 +112,7 @@ class Offline:
         Configs of Triton that differ only in warps and stages share one check, since the
         interpreter has neither.
         """
-        if candidate.impl.unchecked:
+        if candidate.impl.unchecked_reason:
             return self._predict_unchecked(candidate, compiled)
         knobs = candidate.impl.knobs()
         alike = ALIKE if candidate.impl.backend == "triton" else ()

@@ -127,12 +127,12 @@ class Definitions:
         """Return the instructions whose values of these registers reach an instruction, the nearest
         first. One under a guard may not have run, so those before it count too."""
         result: dict[int, None] = {}
-        distances = {each: far for name in names for far, each in self._near_writers(place, name)}
+        distances = {each: far for name in names for far, each in self._distances(place, name)}
         for each in sorted(distances, key=lambda one: (distances[one], -one)):
             result[each] = None
         return list(result)
 
-    def _near_writers(self, place: int, name: str) -> Iterator[tuple[int, int]]:
+    def _distances(self, place: int, name: str) -> Iterator[tuple[int, int]]:
         def stops(each: int) -> bool:
             return name in self.uses[each].destinations and not self._guarded[each]
 

@@ -206,7 +206,7 @@ class SweepConsole:
         self.console.print(plan_line(run, from_code), style=style)
         if run.predicted and backend_of(run.device) == METAL:
             self.console.print(_silence_note(plan.problem, run.device))
-        if reasons := {impl.name: impl.unchecked for impl in impls if impl.unchecked}:
+        if reasons := {impl.name: impl.unchecked_reason for impl in impls if impl.unchecked_reason}:
             every = len(reasons) == len({impl.name for impl in impls})
             whose = "Results" if every else f"Results of {', '.join(reasons)}"
             text = f"{whose} are not checked here: {next(iter(reasons.values()))}"

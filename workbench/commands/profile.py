@@ -192,14 +192,14 @@ class ProfileCommand:
         self, summary: TraceSummary, result: ToolRun, prepared: PreparedKernel | None
     ) -> KeptTrace:
         """Return the trace as a run: that of the plain time, where a kernel has one."""
-        from workbench.commands.traces import as_run, of_kernel
+        from workbench.commands.traces import kernel_run, trace_run
 
         if prepared is not None and prepared.run is not None and prepared.has_begun:
             marked = prepared.marks
             known = marked.kernel, marked.calls, marked.launches
-            return of_kernel(summary, prepared.run, prepared.records, *known)
+            return kernel_run(summary, prepared.run, prepared.records, *known)
         title, command = result.workload.title, self.options.command
-        return as_run(summary, "profile", title, command, result.folder.name)
+        return trace_run(summary, "profile", title, command, result.folder.name)
 
     def _exit_code(self, result: ToolRun) -> int:
         end, title = result.end, result.workload.title

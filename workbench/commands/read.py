@@ -9,7 +9,7 @@ from workbench.commands.console import console_for, say_result
 from workbench.commands.options import ReadOptions
 from workbench.commands.run import say_page
 from workbench.commands.trace_tables import print_trace
-from workbench.commands.traces import as_run, incomplete_sentence, keep
+from workbench.commands.traces import incomplete_sentence, keep, trace_run
 from workbench.data.exits import PASSED
 from workbench.data.files import write_files
 from workbench.data.intervals import Intervals
@@ -30,7 +30,7 @@ def run(options: ReadOptions) -> int:
     ReadError where nothing can be read."""
     trace = read(options.files, range_name=options.range)
     summary = summarise(trace, options.range)
-    kept = as_run(summary, "read", trace.files[0].name, options.command)
+    kept = trace_run(summary, "read", trace.files[0].name, options.command)
     files = _files(summary, kept.findings, options)
     console = console_for(options)
     print_trace(console, summary, kept.findings)

@@ -65,7 +65,7 @@ class KeptTrace:
     has_begun: bool = False  # the run and its records are stored already
 
 
-def as_run(
+def trace_run(
     summary: TraceSummary, engine: str, name: str, command: str, identity: str | None = None
 ) -> KeptTrace:
     """Return a trace as a run of an engine with its findings and profiles. `identity` is the run's
@@ -142,7 +142,7 @@ def longest_counted(trace: Trace) -> list[Dispatch]:
     return sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]
 
 
-def of_kernel(
+def kernel_run(
     summary: TraceSummary,
     run: Run,
     records: Sequence[Record],
@@ -197,11 +197,11 @@ def findings_of(
             yield _finding(run, "counters", SERIAL, evidence_of(each.kpis, group))
             continue
         matches = evaluate_device(each)
-        yield _of_device(each, run, matches, group)
+        yield _device_finding(each, run, matches, group)
         for match in matches:
-            yield _of_rule(match, run, each, several)
-    yield from _of_counters(summary.trace, run, known)
-    yield from _of_calls(summary.trace, run, known)
+            yield _rule_finding(match, run, each, several)
+    yield from _counter_findings(summary.trace, run, known)
+    yield from _call_findings(summary.trace, run, known)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
@@ -212,21 +212,21 @@ def findings_of(
         yield _finding(run, word, text, evidence_of(summary.kpis["all"], "sums of kernels"))
 
 
-def _of_counters(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
+def _counter_findings(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
     """Yield what the counters of the longest kernels say, a finding for each rule that holds."""
     for dispatch in longest_counted(trace):
         name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
         metrics = rule_metrics(dispatch, trace.tool, known.plain)
         for match in evaluate_kernel(metrics, known.lines_of(dispatch)):
-            yield _of_match(match, run, "", name)
+            yield _match_finding(match, run, "", name)
 
 
-def _of_calls(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
+def _call_findings(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
     """Yield what the sums over the launches of the first call say; the others are the same."""
     for metrics in known.calls[:1]:
         size = sum(d.is_counted for d in trace.dispatches) // len(known.calls)
         for match in evaluate_call(metrics):
-            yield _of_match(match, run, "", call_title(size))
+            yield _match_finding(match, run, "", call_title(size))
 
 
 def call_title(launches: int) -> str:
@@ -238,11 +238,11 @@ def _finding(run: Run, word: str, sentence: str, evidence: Sequence[Evidence]) -
     return Finding(run.id, timestamp(), "timeline", "", {}, "", word, sentence, tuple(evidence))
 
 
-def _of_device(
+def _device_finding(
     summary: DeviceSummary, run: Run, matches: Sequence[RuleMatch], group: str
 ) -> Finding:
     word = matches[0].rule.word if matches else INCOMPLETE if summary.lacks else HEALTHY
-    sentence = matches[0].diagnosis.sentence if matches else _without_rule(summary)
+    sentence = matches[0].diagnosis.sentence if matches else _plain_sentence(summary)
     evidence = (*evidence_of(summary.kpis, group), *_ranges(summary.ranges))
     return _finding(run, word, sentence, evidence)
 
@@ -263,7 +263,7 @@ def incomplete_sentence(lacks: Sequence[Shortfall]) -> str:
     return "Not rated: " + " ".join(each.sentence for each in lacks)
 
 
-def _without_rule(summary: DeviceSummary) -> str:
+def _plain_sentence(summary: DeviceSummary) -> str:
     if summary.lacks:
         return incomplete_sentence(summary.lacks)
     idle = summary.times.idle()
@@ -276,11 +276,11 @@ def _without_rule(summary: DeviceSummary) -> str:
     )
 
 
-def _of_rule(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) -> Finding:
-    return _of_match(match, run, f"device {summary.device}: " if several else "", "")
+def _rule_finding(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) -> Finding:
+    return _match_finding(match, run, f"device {summary.device}: " if several else "", "")
 
 
-def _of_match(match: RuleMatch, run: Run, about: str, kernel: str) -> Finding:
+def _match_finding(match: RuleMatch, run: Run, about: str, kernel: str) -> Finding:
     """Return a rule that holds on a device, or on a kernel of the file, as a finding."""
     diagnosis = match.diagnosis
     return Finding(
@@ -319,7 +319,7 @@ def profiles_of(
     counted = [d for d in trace.dispatches if d.is_counted]
     if counted:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
-            yield _of_dispatch(dispatch, trace, run, at, known)
+            yield _dispatch_profile(dispatch, trace, run, at, known)
         return
     if not summary.devices and not summary.rows:
         for operation in summary.operations[:KEPT]:
@@ -329,10 +329,10 @@ def profiles_of(
             )  # fmt: skip
     spent = _launch_times(summary)
     for row in summary.rows[:KEPT]:
-        yield _of_kernel(row, trace, run, at, spent.get((row.name, row.device), ()))
+        yield _row_profile(row, trace, run, at, spent.get((row.name, row.device), ()))
 
 
-def _of_dispatch(
+def _dispatch_profile(
     dispatch: Dispatch, trace: Trace, run: Run, at: str, known: KnownBeside
 ) -> Profile:
     spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
@@ -343,7 +343,7 @@ def _of_dispatch(
     )  # fmt: skip
 
 
-def _of_kernel(row: KernelRow, trace: Trace, run: Run, at: str, spent: Sequence[int]) -> Profile:
+def _row_profile(row: KernelRow, trace: Trace, run: Run, at: str, spent: Sequence[int]) -> Profile:
     low, high = (None if v is None else v / 1e9 for v in (row.low_ns, row.high_ns))
     ends = median_interval([float(ns) for ns in spent]) if len(spent) >= FEWEST else (None, None)
     return Profile(

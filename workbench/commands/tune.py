@@ -421,7 +421,7 @@ def _complete_call(call: Call, result: Discovered, wanted: Tolerance | None) -> 
         k: wanted or _loosen(STEPS[k], result.mantissa_bits) if k in STEPS else EXACT
         for k in (dtype, *kinds)
     }
-    tolerance = {k: (t.relative, t.of_rms) for k, t in own.items()}
+    tolerance = {k: (t.relative, t.rms_share) for k, t in own.items()}
     return replace(
         call, outputs=result.outputs, initial=result.initial, dtype=dtype, tolerance=tolerance
     )
@@ -434,7 +434,7 @@ def _loosen(usual: Tolerance, bits: int | None) -> Tolerance:
     if bits is None:
         return usual
     step = 2.0**-bits
-    return Tolerance(max(usual.relative, step), max(usual.of_rms, 2 * step))
+    return Tolerance(max(usual.relative, step), max(usual.rms_share, 2 * step))
 
 
 def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
@@ -451,7 +451,7 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     notes += result.twice
     if result.mantissa_bits:
         loose = _loosen(EXACT, result.mantissa_bits)
-        of = f"{loose.relative:.2g}, and {loose.of_rms:.2g} of the rms"
+        of = f"{loose.relative:.2g}, and {loose.rms_share:.2g} of the rms"
         notes.append(
             f"operands of its products are rounded to {result.mantissa_bits} bits of mantissa, so "
             f"floats are compared within {of} at least, unless a tolerance is given"

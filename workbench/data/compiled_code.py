@@ -38,6 +38,6 @@ class CodeVersions:
     devices: tuple[str, ...]
     threshold: float  # share up to which predicted times are the same
     configs: int  # that are to be compared
-    unchanged_configs: int = 0  # configs that are not compiled, as their source is the same
+    unchanged: int = 0  # configs that are not compiled, as their source is the same
     left_out: tuple[str, ...] = ()  # what cannot be compared, a sentence each
     checks: tuple[ImplCheck, ...] = ()  # of the results of changed Impls

@@ -81,7 +81,7 @@ def describe(wanted: Wanted, limits: Limits, sizes: Sequence[Sizes]) -> Submissi
         None if rejected[0] else impl.work_of(config, limits, wanted.dtype, sizes[0]),
         tuple(libraries),
         impl.mutates,
-        impl.unchecked,
+        impl.unchecked_reason,
     )
 
 

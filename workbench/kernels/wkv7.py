@@ -23,7 +23,7 @@ import torch
 
 from workbench.dsl import FLA, INTERPRETED, meta, normal, strides, tl, triton
 from workbench.kernels import wkv6
-from workbench.spec import AUTO, Spec, Tensor, Work, given, stages
+from workbench.spec import AUTO, Spec, Tensor, Work, stages, value_or
 
 
 def reference(r, w, k, v, kk, a, state):
@@ -263,7 +263,7 @@ def size_stages(config, limits, *, itemsize, B, T, H, N):
     one another, few need the loads of two tokens ahead (H200: 4.39 ms in place of 5.36 at 5 a
     core)."""
     few = B * H * (N // config.block_v) < FEW * limits.cores
-    return replace(config, num_stages=given(config.num_stages, 3 if few else 1))
+    return replace(config, num_stages=value_or(config.num_stages, 3 if few else 1))
 
 
 def sequential_work(config, limits, **at):

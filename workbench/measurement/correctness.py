@@ -273,7 +273,7 @@ def compare_values(
     finite = e.isfinite()
     e, a = torch.where(finite, e, 0.0), torch.where(finite, a, 0.0)
     scale = e.square().mean().sqrt() if e.numel() else e.sum()
-    bound = allowed.relative * e.abs() + allowed.of_rms * scale + _least(actual.dtype)
+    bound = allowed.relative * e.abs() + allowed.rms_share * scale + _least(actual.dtype)
     error = (a - e).abs()
     ratio = error / bound
     worst = float(ratio.max()) if ratio.numel() else 0.0

@@ -102,7 +102,7 @@ def _is_near(problem: PreparedProblem, inputs: Sequence[Any]) -> bool:
             return False
         allowed = spec.tolerance_of(name, problem.dtype)
         scale = e.square().mean().sqrt() if e.numel() else e.sum()
-        bound = (allowed.relative * e.abs() + allowed.of_rms * scale) / MARGIN
+        bound = (allowed.relative * e.abs() + allowed.rms_share * scale) / MARGIN
         least = torch.finfo(kind).smallest_normal
         if bool(((rough.double() - e).abs() > bound + least).any()):
             return False

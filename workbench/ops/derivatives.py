@@ -185,7 +185,7 @@ def _torch_gradients(kept: Tensors, gradient: torch.Tensor | None, causal: bool)
     """Return dq, dk and dv by torch's memory-efficient kernel."""
     from workbench.kernels import attention_backward
 
-    by_torch: Any = attention_backward.by_torch  # kernels' files have no types
+    by_torch: Any = attention_backward.torch_gradients  # kernels' files have no types
     result: Gradients = by_torch(*kept, gradient, causal=causal)
     return result
 

@@ -132,10 +132,9 @@ def conclusion(changes: CodeChanges) -> str:
     each = "commit" if changes.run.engine == "bisect" else "config"
     text = f"{amount(len(pairs), each)} on {devices}, {versions.before} to {versions.after}"
     text += f": {words}." if words else ": nothing to compare."
-    if versions.unchanged_configs:
-        configs = amount(versions.unchanged_configs, "config")
-        verb = "was" if versions.unchanged_configs == 1 else "were"
-        text += f" {configs} of the same source {verb} not compiled."
+    if versions.unchanged:
+        verb = "was" if versions.unchanged == 1 else "were"
+        text += f" {amount(versions.unchanged, 'config')} of the same source {verb} not compiled."
     if again := tune_again(pairs):
         text += f" {amount(len(again), 'tuned config')} must be tuned again."
     if changes.interrupted and len(pairs) == versions.configs and each == "config":

@@ -119,7 +119,7 @@ def counted_sizes(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Si
         now = _requested_bytes(impl, config, limits, dtype, at)
         smaller = []
         for axis in at:
-            less = impl.spec.near({**at, axis: max(1, at[axis] // 2)})
+            less = impl.spec.nearest_sizes({**at, axis: max(1, at[axis] // 2)})
             if not _takes(impl, config, limits, dtype, less):
                 continue
             then = _requested_bytes(impl, config, limits, dtype, less)
@@ -297,7 +297,7 @@ class CountedPlace:
         at = self.config, self.limits, self.dtype
         now = self._steps(sizes)
         for axis in sizes:
-            less = self.impl.spec.near({**sizes, axis: max(1, sizes[axis] // 2)})
+            less = self.impl.spec.nearest_sizes({**sizes, axis: max(1, sizes[axis] // 2)})
             if not _takes(self.impl, *at, less):
                 continue
             then = self._steps(less)

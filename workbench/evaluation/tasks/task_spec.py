@@ -183,7 +183,7 @@ def _sizes_of(inputs: Mapping[str, Tensor], tensors: Sequence[Any]) -> dict[str,
 def _extent(step: int, bench: Sequence[Sizes], axis: str) -> Extent:
     values = {sizes[axis] for sizes in bench}
     if len(values) == 1 and values == {step}:
-        return Extent(among=(step,))
+        return Extent(choices=(step,))
     return Extent(multiple=step)
 
 
@@ -306,7 +306,7 @@ def _small(spec: Spec, first: Sizes, second: Sizes, free: Sequence[str]) -> list
     sizes = [{axis: s[axis] for axis in free} for s in (first, second)]
     last = dict(sizes[1])
     for _ in range(8):
-        larger = spec.near({a: min(2 * n, spec.bench[0][a]) for a, n in last.items()})
+        larger = spec.nearest_sizes({a: min(2 * n, spec.bench[0][a]) for a, n in last.items()})
         if larger == last or _bytes(spec, larger) > MOST_BYTES or spec.refuse(larger):
             break
         last = larger

@@ -77,7 +77,7 @@ class Picture:
         return self.place(point.load.intensity or 1.0, point.load.flops / seconds)
 
     @cached_property
-    def at(self) -> dict[int, Place]:
+    def places(self) -> dict[int, Place]:
         """Return the places of its points."""
         points = ((n, self.point(n)) for n in self.numbers)
         return {n: self.spot(p, p.load.time_s) for n, p in points}
@@ -108,7 +108,7 @@ def chart_shapes(fig: Any, scene: Scene, form: Form) -> list[Any]:
     ax.set_axisbelow(True)
     room = Room(form.plot_width, form.plot_height, form.left, form.top)
     picture = Picture(scene, form, ax, room, scene.placed_points)
-    room.dots = list(picture.at.values())
+    room.dots = list(picture.places.values())
     traffic = _traffic(picture)
     parts = [*_ceilings(picture), *_whiskers(picture), *_arrows(picture), *traffic]
     parts += [points_group(picture), *_warnings(picture), *_names(picture)]
@@ -243,14 +243,14 @@ def _ridge_names(picture: Picture) -> list[ShapeGroup]:
 def points_group(picture: Picture) -> ShapeGroup:
     """Return a mark for each point, its area by its share of time, small ones over large ones."""
     scene = picture.scene
-    largest = max((picture.point(n).share_of_time for n in picture.at), default=1.0)
+    largest = max((picture.point(n).share_of_time for n in picture.places), default=1.0)
 
     def mark(n: int) -> PointMark:
         share = math.sqrt(picture.point(n).share_of_time / largest)
         size = max(_SMALLEST, picture.form.largest * share)
-        return PointMark(picture.at[n], scene.mark(picture.point(n)), size, n)
+        return PointMark(picture.places[n], scene.mark(picture.point(n)), size, n)
 
-    ordered = sorted(picture.at, key=lambda n: -picture.point(n).share_of_time)
+    ordered = sorted(picture.places, key=lambda n: -picture.point(n).share_of_time)
     groups = group_by(ordered, lambda n: _looks(scene, picture.point(n)))
     parts = [ShapeGroup(words, [*map(mark, some)], look) for (words, look), some in groups.items()]
     return ShapeGroup("", parts, "points")
@@ -266,7 +266,7 @@ def _looks(scene: Scene, point: Point) -> tuple[str, str]:
 def _whiskers(picture: Picture) -> list[ShapeGroup]:
     """Return the intervals of points, with caps where they are long enough to be seen."""
     lines: dict[tuple[str, str], list[Sequence[Place]]] = {}
-    for n in picture.at:
+    for n in picture.places:
         point = picture.point(n)
         if point.bar_s is None:
             continue
@@ -283,7 +283,7 @@ def _whiskers(picture: Picture) -> list[ShapeGroup]:
 
 def _arrows(picture: Picture) -> list[ShapeGroup]:
     """Return arrows from baseline to candidate; the largest changes are labelled first."""
-    at = picture.at
+    at = picture.places
     drawn = [a for a in picture.scene.sheet.arrows if a.start in at and a.end in at]
     drawn.sort(key=lambda a: -abs(a.change) * picture.point(a.start).share_of_time)
     parts = []
@@ -321,7 +321,7 @@ def _traffic(picture: Picture) -> list[ShapeGroup]:
     """Return rings where a profiler's bytes and FLOPs put a point, each at the end of an arrow from
     where its declared ones do."""
     parts = []
-    for n, start in picture.at.items():
+    for n, start in picture.places.items():
         point = picture.point(n)
         for each in point.traffic:
             end = picture.place(each.flops / each.bytes, each.flops / point.load.time_s)
@@ -339,7 +339,7 @@ def _traffic(picture: Picture) -> list[ShapeGroup]:
 def _warnings(picture: Picture) -> list[ShapeGroup]:
     """Return a warning mark for each point above its ceiling."""
     parts = []
-    for n, (x, y) in picture.at.items():
+    for n, (x, y) in picture.places.items():
         point = picture.point(n)
         if point.limit.excess_reason:
             box = Path([[(x, y - 19), (x + 6, y - 9), (x - 6, y - 9)]], "warn", is_closed=True)
@@ -353,7 +353,7 @@ def _names(picture: Picture) -> list[ShapeGroup]:
     """Return the names of the main points, with a line to the point where they are off it."""
     parts = []
     for n, name in points_to_label(picture.scene, picture.scene.placed_points, picture.form.names):
-        x, y = picture.at[n]
+        x, y = picture.places[n]
         if spot := picture.room.find((x, y), name, 12, far=True):
             shapes: list[Any] = [Label(spot, name, "name")]
             nearest = min(max(x, spot[0]), spot[0] + CHAR * len(name)), spot[1] - 4
@@ -392,7 +392,7 @@ def strip_shapes(fig: Any, scene: Scene, form: Form, top: float) -> list[Any]:
 
     room = Room(form.width, top + down, 0, 0)
     picture = Picture(scene, form, ax, room, scene.strip, strip=True)
-    room.dots = list(picture.at.values())
+    room.dots = list(picture.places.values())
     parts = [*_uprights(picture, lines, top), *_whiskers(picture), *_arrows(picture)]
     return [*parts, points_group(picture), *_warnings(picture)]
 
