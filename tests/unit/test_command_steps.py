@@ -213,7 +213,7 @@ def test_a_user_is_asked_before_anything_is_deleted(monkeypatch, answer, agreed)
 def test_moments_and_damaged_rows():
     spans = {"2h": 7200.0, "3d": 259200.0, "1w": 604800.0, "1y": 31536000.0}
     assert {text: 1e9 - history._parse_moment(text, 1e9) for text in spans} == spans
-    text = {n: stored.damage_text(SimpleNamespace(damage_notes=n, name="h")) for n in (1, 2)}
+    text = {n: stored.damage_text(SimpleNamespace(damaged=n, name="h")) for n in (1, 2)}
     assert text[1].startswith("1 row of h cannot be used and is left out")
     assert text[2].startswith("2 rows of h cannot be used and are left out")
 

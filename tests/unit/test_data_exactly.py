@@ -1812,7 +1812,7 @@ def test_points_are_in_the_order_of_commits_a_changed_tree_behind_its_own():
     order = series.CommitOrder({"c0": 0, "c1": 1})
     points = [point(1, 1.0), point(0, 1.0), point(0, 2.0), point(7, 1.0)]
     for at_s, one in enumerate(points):
-        one.at_s = float(at_s)
+        one.epoch_s = float(at_s)
     points[1].name.dirty = points[3].name.dirty = True
     assert [order.place(one) for one in points] == [
         (1, False, 0.0), (0, True, 1.0), (0, False, 2.0), (-1, False, 3.0)]  # fmt: skip

@@ -430,9 +430,9 @@ def test_events_and_seconds_are_counted(tmp_path, monkeypatch):
     assert looked == [2, 4096]
     monkeypatch.undo()
     late = source_of(path, seconds=5.0)
-    late.started = time.monotonic() - 6.0
+    late.start_s = time.monotonic() - 6.0
     refused("it took longer than 5 s", late.check_time)
-    late.started = time.monotonic() - 4.0
+    late.start_s = time.monotonic() - 4.0
     late.check_time()
 
 
