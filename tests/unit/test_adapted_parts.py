@@ -600,7 +600,7 @@ def test_a_second_check_that_gives_nan_is_left_out(monkeypatch, tmp_path):
         doubles(self, memory, entry, plan)
 
     result = found(monkeypatch, tmp_path, fails)
-    assert result.unmoved == "AssertionError on the same values in another order"
+    assert result.repeat_reason == "AssertionError on the same values in another order"
 
 
 def test_a_launch_without_inputs_has_one_that_holds_poison(monkeypatch, tmp_path):
@@ -874,7 +874,7 @@ def test_kept_tensors_are_given_and_their_results_known(tmp_path):
     with pytest.raises(AdaptedError, match="The expected result is unknown for these x"):
         reference((x + 2).double(), n)
     with pytest.raises(AdaptedError, match="No outputs of add are known"):
-        kept.reference(replace(one, unchecked_reason="why"))(x, n)
+        kept.reference(replace(one, unchecked="why"))(x, n)
     integers = GivenIntegers(one, kept)
     assert list(integers) == ["pn"] and len(integers) == 1 and integers["pn"].tolist() == [5, 6]
     assert kept.written_elements == {} and kept.probes == {}

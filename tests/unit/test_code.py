@@ -118,7 +118,7 @@ def test_nvdisasm_also_begins_a_block_at_labels_that_no_jump_names(name, blocks,
     inside = [i for b in reached for i in range(b.start + 1, b.end) if i in listing.labels]
     assert (len(reached), len(inside)) == (blocks, more)  # their sum is that of -bbcfg
     assert {listing.instructions[i].opcode for i in inside} == labels
-    assert all(listing.after[i - 1] == [i] for i in inside)
+    assert all(listing.successors[i - 1] == [i] for i in inside)
     waits = [i for i in inside if listing.instructions[i].opcode == "NOP"]
     assert all(listing.instructions[i - 1].opcode.startswith("BSYNC") for i in waits)
 
@@ -499,7 +499,7 @@ def test_dot_names_every_edge_once():
     edges = re.findall(r"B(\d+) -> B(\d+);", flow_dot(code))
     graph = code.graph
     assert edges == [
-        (str(n), str(m)) for n in sorted(graph.reachable) for m in graph.blocks[n].after
+        (str(n), str(m)) for n in sorted(graph.reachable) for m in graph.blocks[n].successors
     ]
 
 

@@ -133,7 +133,7 @@ def test_calls_are_checked_with_the_functions_of_their_sizes():
     for answers in ((Refusal("compile", "bad"),), (names, Refusal("check", "bad", cause="died"))):
         lost, _ = evaluation(*answers)
         checked = lost.check(submitted(), FACTS)
-        assert checked.hidden == [{"N": 5}, {"N": 6}] and len(checked.results) == 1
+        assert checked.hidden_sizes == [{"N": 5}, {"N": 6}] and len(checked.results) == 1
 
 
 def test_all_processes_end():
@@ -536,6 +536,6 @@ def test_a_compile_that_is_late_is_tried_again_and_is_no_fault_of_the_kernel(mon
     reason = next(r.reason for r in verdict.rules if r.rule == "sizes")
     assert reason == "its machine code was not there after 240 s; try again without load"
     result, limits = replayed(monkeypatch, late, "compiled")
-    assert result.compiled == "compiled" and len(limits) == 2
+    assert result.compilation == "compiled" and len(limits) == 2
     result, limits = replayed(monkeypatch, ChildProcessError("its process died"))
     assert verdict_of(result.results, 0.5, True).broken_rule.rule == "process" and len(limits) == 1
