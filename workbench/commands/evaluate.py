@@ -146,8 +146,8 @@ def run(options: EvaluateOptions) -> int:
     if options.kernel is None:
         raise CommandError("Name the kernel's file, or --verify a verdict's JSON file.")
     check_sanitizer(options.require, options.device)
-    if options.reuse is not None and (kept := _reused_verdict(options, options.reuse)) is not None:
-        return _say_reused_verdict(options, options.reuse, kept)
+    if options.reuse is not None and (old := _reused_verdict(options, options.reuse)) is not None:
+        return _say_reused_verdict(options, options.reuse, old)
     with ExitStack() as opened:
         again = {} if before is None else {"seed": before["seed"]}
         evaluation = _evaluate_task(options, opened, **again)
@@ -180,23 +180,23 @@ def _reused_verdict(options: EvaluateOptions, path: Path) -> Mapping[str, Any] |
     with temporary_folder() as folder:
         trusted = options.spec or kernel
         if options.task is not None:
-            given = prepare_task(options.task, Path(kernel), folder)
-            kernel, trusted = str(given.kernel), str(given.spec)
+            task = prepare_task(options.task, Path(kernel), folder)
+            kernel, trusted = str(task.kernel), str(task.spec)
         digests = files_digests(sources_of(trusted), sources_of(kernel))
     live = hardware.live() if options.device is None and gpu_present() else None
     return verdict_to_reuse(path, options, digests, live.name if live else None)
 
 
-def _say_reused_verdict(options: EvaluateOptions, path: Path, kept: Mapping[str, Any]) -> int:
+def _say_reused_verdict(options: EvaluateOptions, path: Path, document: Mapping[str, Any]) -> int:
     """Print a verdict that was reached before, and write it. Returns its exit code."""
     console = console_for(options)
-    reason = f" ({kept['rule']}: {kept.get('reason')})" if kept.get("rule") else ""
+    reason = f" ({document['rule']}: {document.get('reason')})" if document.get("rule") else ""
     with aloud(console):
-        console.print(f"{kept['verdict']}{reason}", style="bold")
+        console.print(f"{document['verdict']}{reason}", style="bold")
         console.print(f"as {path} says, of the same files, request and versions; nothing was run")
     head = ("command", "version", "exit_code", "meaning")
-    plain = {name: value for name, value in kept.items() if name not in head}
-    return write_result(options, "evaluate", kept["exit_code"], **plain)
+    plain = {name: value for name, value in document.items() if name not in head}
+    return write_result(options, "evaluate", document["exit_code"], **plain)
 
 
 def _evaluate_task(
@@ -209,14 +209,14 @@ def _evaluate_task(
     if options.spec is not None:
         raise CommandError("--task and --spec both name who judges; name one of them.")
     submission, task = Path(str(options.kernel)), options.task
-    given = prepare_task(task, submission, opened.enter_context(temporary_folder()))
-    dtype = options.dtype or given.dtype
-    named = replace(options, kernel=str(given.kernel), spec=str(given.spec), dtype=dtype)
+    prepared = prepare_task(task, submission, opened.enter_context(temporary_folder()))
+    dtype = options.dtype or prepared.dtype
+    named = replace(options, kernel=str(prepared.kernel), spec=str(prepared.spec), dtype=dtype)
     try:
-        evaluation = _evaluate(named, opened, seed, given)
+        evaluation = _evaluate(named, opened, seed, prepared)
     except WorkbenchError as error:  # it names the copies
-        text = str(error).replace(str(given.kernel), str(submission))
-        raise CommandError(text.replace(str(given.spec), str(task))) from error
+        text = str(error).replace(str(prepared.kernel), str(submission))
+        raise CommandError(text.replace(str(prepared.spec), str(task))) from error
     return replace(evaluation, task=task, file=str(submission))
 
 
@@ -227,7 +227,7 @@ def _evaluate(
     task: PreparedTask | None = None,
 ) -> Evaluation:
     assert options.kernel is not None
-    wanted = _evaluation_request(options, options.kernel)
+    request = _evaluation_request(options, options.kernel)
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
     trusted = options.spec or options.kernel
     # read before any code of a file runs
@@ -236,24 +236,24 @@ def _evaluate(
     live, device = _target(options, opened)
     seed = secrets.randbits(62) if seed is None else seed
     opened.callback((processes := Processes(sources, own)).close)
-    evaluator = Evaluator(processes, wanted, trusted, device, seed)
+    evaluator = Evaluator(processes, request, trusted, device, seed)
     facts = evaluator.facts(timed)
-    known: dict[str, Any] = {
-        "request": wanted, "device": device, "is_predicted": live is None, "facts": facts,
+    facts_by_name: dict[str, Any] = {
+        "request": request, "device": device, "is_predicted": live is None, "facts": facts,
         "seed": seed, "environment": live.environment if live is not None else None,
         "digests": files_digests(sources, own), "spec": options.spec,
     }  # fmt: skip
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
-        return Evaluation(verdict=verdict_of(fail_rules(submission)), **known)
+        return Evaluation(verdict=verdict_of(fail_rules(submission)), **facts_by_name)
     planned = PlanEvaluation()
     if options.spec is not None:
         folder = opened.enter_context(temporary_folder())
         by_plan = PlanEvaluator(
-            processes, wanted, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S, task
+            processes, request, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S, task
         )
         planned = by_plan.evaluate(submission, facts, live is not None)
-    return _decide(options, evaluator, submission, planned, live, known)
+    return _decide(options, evaluator, submission, planned, live, facts_by_name)
 
 
 def _decide(
@@ -262,44 +262,44 @@ def _decide(
     submission: Submission,
     planned: PlanEvaluation,
     live: Live | None,
-    known: dict[str, Any],
+    fields: dict[str, Any],
 ) -> Evaluation:
     """Return the evaluation of what plans show, and of what the file itself says where they do not
     show all."""
-    facts, wanted, strict = known["facts"], known["request"], options.spec is not None
+    facts, request, strict = fields["facts"], fields["request"], options.spec is not None
     planned = add_claims(planned, evaluator, submission, facts, strict)
     results, error, hidden = [*planned.results], planned.error, planned.hidden_sizes
     compiled, of_plan = planned.compilation, planned.submission
-    known |= {"submission": submission, "hidden_sizes": hidden, "claim": planned.claim}
+    fields |= {"submission": submission, "hidden_sizes": hidden, "claim": planned.claim}
     verdict = verdict_of(results, error, strict)
     if isinstance(compiled, Refusal) or compiled is None:
-        return Evaluation(verdict=verdict, **known)
+        return Evaluation(verdict=verdict, **fields)
     timed = of_plan or submission
-    known["digests"] |= {"plan": planned.plan or None, "machine_code": compiled.binary}
+    fields["digests"] |= {"plan": planned.plan or None, "machine_code": compiled.binary}
     times = None
     if verdict.broken_rule is None and live is not None:
-        kernel = planned.kernel or wanted.kernel
-        more, times = measured_times(live, timed, facts, compiled, kernel, wanted.dtype)
+        kernel = planned.kernel or request.kernel
+        more, times = measured_times(live, timed, facts, compiled, kernel, request.dtype)
         shown: Shown = "evidence" if of_plan else "claim"
         results += shown_by(more, shown) if strict else more
         verdict = verdict_of(results, error, strict)
         if "sanitizer" in options.require and verdict.broken_rule is None:
             sizes = hidden[-1] if hidden else facts.timed_sizes
-            ran = replace(wanted, kernel=kernel)
+            ran = replace(request, kernel=kernel)
             results += shown_by([_sanitizer_result(ran, timed, sizes)], shown if strict else "")
             verdict = verdict_of(results, error, strict)
     elif verdict.word in ("correct", "plausible"):
-        times = predicted_times(known["device"], timed, facts, compiled, wanted.dtype)
+        times = predicted_times(fields["device"], timed, facts, compiled, request.dtype)
     kept = times if verdict.broken_rule is None else None
-    return Evaluation(verdict=verdict, compilation=compiled, times=kept, **known)
+    return Evaluation(verdict=verdict, compilation=compiled, times=kept, **fields)
 
 
-def _sanitizer_result(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
+def _sanitizer_result(request: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
     """Return the result of the rule `sanitizer`, for a call at these sizes."""
     from workbench.backend.sanitizing import call_of, sanitize_call
 
-    config, dtype = submission.config, wanted.dtype
-    call = call_of(wanted.kernel, submission.title, submission.impl, config, sizes, dtype)
+    config, dtype = submission.config, request.dtype
+    call = call_of(request.kernel, submission.title, submission.impl, config, sizes, dtype)
     return RuleResult("sanitizer", *sanitize_call(call))
 
 
@@ -351,7 +351,7 @@ def events_of(
 
 
 def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
-    facts, device, wanted = evaluation.facts, evaluation.device, evaluation.request
+    facts, device, request = evaluation.facts, evaluation.device, evaluation.request
     return Run(
         project=project_id(),
         id=run_id("evaluate", facts.name),
@@ -361,12 +361,12 @@ def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
         started=timestamp(),
         kernel=facts.name,
         sizes=dict(facts.timed_sizes),
-        dtype=wanted.dtype,
+        dtype=request.dtype,
         device=device.name,
         predicted=evaluation.is_predicted,
-        ceilings=hardware.ceilings(device, wanted.dtype),
+        ceilings=hardware.ceilings(device, request.dtype),
         environment=evaluation.environment or fingerprint(None, None),
-        source=wanted.kernel,
+        source=request.kernel,
     )
 
 

@@ -145,26 +145,26 @@ class LaunchSweeper:
     def sweep(self, launch: RebuiltLaunch, seconds: float) -> SweptLaunch:
         """Return a launch with the times of its configs. Raises WorkbenchError where none has
         one."""
-        wanted: TuneOptions = {"out": self.options.out, "quiet": True}
+        options: TuneOptions = {"out": self.options.out, "quiet": True}
         if self.options.device is not None:
-            wanted["device"] = self.options.device
+            options["device"] = self.options.device
         path, call, _ = take_over(
             launch.kernel,
             launch.arguments,
             launch.grid,
             list(launch.configs),
-            wanted,
+            options,
             recorded=True,
             pool=self._aside(),
         )
         if self.processes is not None:
             self.processes.prepare(str(path))
         if not self.predicts:
-            wanted["budget"] = f"{seconds:.1f}s"
+            options["budget"] = f"{seconds:.1f}s"
         if self.options.database is not None:
-            wanted["database"] = self.options.database
+            options["database"] = self.options.database
         console = SweepConsole(True, stderr=True)
-        command = sweep_adapted_kernel(path, call, wanted, console, self._opener(path))
+        command = sweep_adapted_kernel(path, call, options, console, self._opener(path))
         records = {label(r.case.config): r for r in comparable_times(command.outcomes).values()}
         assert command.page is not None  # the sweep has ended
         if not records:
@@ -184,7 +184,7 @@ class LaunchSweeper:
         )
 
     def _compare(
-        self, sweep: SweepOptions, records: dict[str, Record], used: str, chosen: str
+        self, sweep: SweepOptions, records: dict[str, Record], used: str, best: str
     ) -> tuple[Verdict | None, Outcome | None, Outcome | None]:
         """Compare two configs of a sweep in interleaved rounds, and store the comparison."""
         (problem, *_), (impl, *_) = problems_of(sweep)
@@ -194,18 +194,18 @@ class LaunchSweeper:
             factory = RecordFactory(run, problem, opened.backend.protocol)
             left, right = (
                 placed_candidate(factory, impl, impl.config(**records[name].case.config), place)
-                for name, place in ((used, "left"), (chosen, "right"))
+                for name, place in ((used, "left"), (best, "right"))
             )
-            pair = Pair(problem, left, right, (used, chosen))
-            kept: list[Compared] = []
+            pair = Pair(problem, left, right, (used, best))
+            pairs: list[Compared] = []
             state = execute(
                 opened.recorder(run),
-                lambda recorder: kept.append(compare_pair(pair, recorder, TIE_SHARE)),
+                lambda recorder: pairs.append(compare_pair(pair, recorder, TIE_SHARE)),
                 lambda recorder: draw_comparisons(recorder, folder_of(self.options.out, run.id)),
             )
         if state == "interrupted":
             raise KeyboardInterrupt
-        return kept[0].comparison.verdict, kept[0].left, kept[0].right
+        return pairs[0].comparison.verdict, pairs[0].left, pairs[0].right
 
     def _opener(self, kernel: Path) -> Opener:
         """Return what opens the backend of a kernel."""
@@ -269,17 +269,17 @@ def _tune(
 def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread | None) -> int:
     """Tune each family and each other signature, on this machine or on the GPUs of a cluster, to
     the end or to Ctrl-C. Returns the exit code."""
-    kept = None
+    processes = None
     if spread is None and sweeper.open_backend is None and not sweeper.predicts:
         from workbench.backend.prewarm import KeptProcesses
 
-        kept = KeptProcesses()
+        processes = KeptProcesses()
     try:
         if spread is not None:
             jobs = [_job(tuning, sweeper, spread, group) for group in groups_of(tuning.items)]
             spread.run(jobs)
         else:
-            own = replace(sweeper, processes=kept)
+            own = replace(sweeper, processes=processes)
             for group in groups_of(tuning.items):
                 tuning.tune(group, own.sweep)
         if tuning.is_spent and tuning.open_items:
@@ -288,8 +288,8 @@ def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread |
         note("stopped; the same command continues with what is stored")
         return INTERRUPTED
     finally:
-        if kept is not None:
-            kept.end()
+        if processes is not None:
+            processes.end()
     return PASSED
 
 

@@ -161,9 +161,9 @@ class PlanEvaluator:
         entry = None
         if self._task is not None:
             data, entry = self._task.audited_text, self._task.entry
-        known = {(Path(path).name, text) for path, text in sources.items()}
+        texts = {(Path(path).name, text) for path, text in sources.items()}
         for path, text in others:
-            if (Path(path).name, text) not in known and not _is_of_package(path):
+            if (Path(path).name, text) not in texts and not _is_of_package(path):
                 return f"it imports {Path(path).name}, which is none of the Spec's files"
         task = self._processes.builders.submit(
             opaque_reason, data, defined, entry, timeout_s=COMPILE_TIMEOUT_S
@@ -179,7 +179,7 @@ class PlanEvaluator:
     ) -> tuple[list[Mapping[str, int]], list[CallLayout]]:
         """Return the sizes of the calls to record, the timed ones first, and their inputs."""
         by_call = dict(zip(request.calls, inputs, strict=True))
-        by_pairs = {call.pairs: given for call, given in by_call.items()}
+        by_pairs = {call.pairs: inputs_at for call, inputs_at in by_call.items()}
         every = [facts.timed_sizes, *sizes.larger, *sizes.named_sizes, *sizes.hidden_sizes]
         every = list({tuple(s.items()): s for s in every}.values())
         plain = self._processes.trusted.ask(
@@ -187,10 +187,10 @@ class PlanEvaluator:
         ).result()
         layouts = []
         for at, views in zip(every, plain, strict=True):
-            if (given := by_pairs.get(tuple(at.items()))) is not None:
+            if (inputs_at := by_pairs.get(tuple(at.items()))) is not None:
                 views = tuple(
                     PlannedView(i, x.dtype, tuple(x.shape), tuple(x.strides), 0)
-                    for i, x in enumerate(given.inputs)
+                    for i, x in enumerate(inputs_at.inputs)
                 )
             # few cores, so that each program of a persistent launcher computes several tiles
             layouts.append(CallLayout(views, CORES_OF_A_CPU if at in sizes.named_sizes else 0))
@@ -462,12 +462,12 @@ def _divide_sizes(submission: Submission, facts: SpecFacts) -> _Sizes:
     taken = [reason is None for reason in reasons]
     pairs = list(zip(every, taken, strict=True))
     first, second = len(facts.named_sizes), len(facts.named_sizes) + len(facts.hidden_sizes)
-    held = [s for s, ok in pairs[:second] if not ok and s not in facts.refusable]
+    refused = [s for s, ok in pairs[:second] if not ok and s not in facts.refusable]
     return _Sizes(
         [s for s, ok in pairs[:first] if ok],
         [s for s, ok in pairs[first:second] if ok][:HIDDEN],
         [s for s, ok in pairs[second:] if ok],
-        held,
+        refused,
     )
 
 

@@ -45,18 +45,18 @@ class CalibratedPart:
     def plain(self) -> dict[str, Any]:
         """The part as plain data: shares and ratios."""
         figures = summary_of(self.held_sizes) if self.held_sizes else {}
-        known = {name: x for name, x in figures.items() if not math.isnan(x)}
+        numbers = {name: x for name, x in figures.items() if not math.isnan(x)}
         errors = [self.errors.low, self.errors.high] if self.errors else None
         about = {"kernel": self.kernel, "dtype": self.dtype, "measured_sizes": self.measured_sizes}
-        return {**about, "times": self.times, "errors": errors, "held_back": known}
+        return {**about, "times": self.times, "errors": errors, "held_back": numbers}
 
 
-def part_of(known: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
+def part_of(calibration: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
     """Return a kernel of a calibration, checked at the sizes that it holds back."""
-    times = known.times_of(kernel, dtype)
+    times = calibration.times_of(kernel, dtype)
     spec, used = catalog.spec_of(kernel), [t for t in times if not t.is_check]
-    held, errors = held_sizes(spec, dtype, device, times), error_range(spec, device, times)
-    return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, held)
+    sizes, errors = held_sizes(spec, dtype, device, times), error_range(spec, device, times)
+    return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, sizes)
 
 
 def _slowdown_text(regret: float | None) -> str:
@@ -74,9 +74,9 @@ def _held_figure(
 
 
 def _excess_cell(name: str) -> Callable[[HeldSize], str]:
-    def cell(held: HeldSize) -> str:
-        seconds = getattr(held, name)
-        return _slowdown_text(seconds / held.best_s - 1 if seconds else None)
+    def cell(size: HeldSize) -> str:
+        seconds = getattr(size, name)
+        return _slowdown_text(seconds / size.best_s - 1 if seconds else None)
 
     return cell
 
@@ -91,15 +91,15 @@ def _rank_figure(rank: float) -> str:
 
 
 def _range_text(part: CalibratedPart) -> str:
-    known = part.errors
-    return f"{known.low:.2f} to {known.high:.2f}" if known else "too few sizes"
+    errors = part.errors
+    return f"{errors.low:.2f} to {errors.high:.2f}" if errors else "too few sizes"
 
 
-def _rank_text(held: HeldSize) -> str:
+def _rank_text(size: HeldSize) -> str:
     """Return the rank correlation, or that it means nothing."""
-    if held.spread <= 1.1:
-        return f"all within {held.spread - 1:.0%}"
-    return "too few" if math.isnan(held.rank) else f"{held.rank:.2f}"
+    if size.spread <= 1.1:
+        return f"all within {size.spread - 1:.0%}"
+    return "too few" if math.isnan(size.rank) else f"{size.rank:.2f}"
 
 
 KERNELS: Columns = (
@@ -117,11 +117,11 @@ KERNELS: Columns = (
     ("measured / predicted", _range_text),
 )
 SIZES: Columns = (
-    ("sizes", lambda held: sizes_text(held.sizes)),
-    ("best known", lambda held: duration(held.best_s)),
-    ("launch takes", lambda held: held.choice),
-    ("its time", lambda held: duration(held.chosen_s) if held.chosen_s else "not measured"),
-    ("over the best", lambda held: _slowdown_text(held.regret)),
+    ("sizes", lambda size: sizes_text(size.sizes)),
+    ("best known", lambda size: duration(size.best_s)),
+    ("launch takes", lambda size: size.choice),
+    ("its time", lambda size: duration(size.chosen_s) if size.chosen_s else "not measured"),
+    ("over the best", lambda size: _slowdown_text(size.regret)),
     ("default", _excess_cell("default_s")),
     ("first predicted", _excess_cell("first_s")),
     ("best of five", _excess_cell("five_s")),
@@ -129,16 +129,16 @@ SIZES: Columns = (
 )
 
 
-def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
+def sentence(calibration: Calibration, parts: Sequence[CalibratedPart]) -> str:
     """Return what the calibration gives in one or two sentences."""
-    held = [h for part in parts for h in part.held_sizes]
+    sizes = [h for part in parts for h in part.held_sizes]
     kernels = f"{len(parts)} kernel{'s' * (len(parts) != 1)}"
-    begin = f"The {known.title} has {len(known.times):,} times of {kernels}."
-    if not held:
+    begin = f"The {calibration.title} has {len(calibration.times):,} times of {kernels}."
+    if not sizes:
         return f"{begin} It holds no sizes back, so nothing checks it."
-    regrets_ = [r for h in held if (r := h.regret) is not None]
+    regrets_ = [r for h in sizes if (r := h.regret) is not None]
     near = sum(r <= 0.05 for r in regrets_)
-    left = len(held) - len(regrets_)
+    left = len(sizes) - len(regrets_)
     more = f" At {left} more, what it takes was not timed." if left else ""
     return (
         f"{begin} At {near} of {len(regrets_)} sizes that it holds back, a launch without a config "
@@ -160,15 +160,15 @@ def show(console: Console, parts: Sequence[CalibratedPart]) -> None:
     console.print(shown)
 
 
-def page(known: Calibration, parts: Sequence[CalibratedPart], device: Device) -> str:
+def page(calibration: Calibration, parts: Sequence[CalibratedPart], device: Device) -> str:
     """Return the page as HTML."""
     return render(
         "calibration.html.j2",
         run=SimpleNamespace(
             kernel="calibration", engine="held-back sizes", device=device.title, predicted=False
         ),
-        about=known.metadata,
-        sentence=sentence(known, parts),
+        about=calibration.metadata,
+        sentence=sentence(calibration, parts),
         kernels=table(KERNELS, parts),
         sizes=[(p.title, table(SIZES, p.held_sizes, text=(2,))) for p in parts if p.held_sizes],
         figure=regrets(

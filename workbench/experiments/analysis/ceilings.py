@@ -106,10 +106,10 @@ def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
 
 def matrix_dtypes(device: Device) -> list[str]:
     """Return the dtypes of the matrix unit in `Device.peaks`; without stated peaks, the usual."""
-    known = ("tf32", "fp16", "bf16", "fp8", "int8")
+    dtypes = ("tf32", "fp16", "bf16", "fp8", "int8")
     if device.backend == "hip":
-        known = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
-    return [d for d in known if d in device.peaks] or ["fp16", "bf16"]
+        dtypes = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
+    return [d for d in dtypes if d in device.peaks] or ["fp16", "bf16"]
 
 
 def stream_elements(memory_bytes: int | None) -> int:
@@ -377,12 +377,12 @@ def evaluate(
         measured_name(s.name, state): {**_plain(s, best[s.name], results, limits), "state": state}
         for s in sought
     }
-    known = {**earlier, **plain}
+    ceilings = {**earlier, **plain}
     for s in sought:
-        one, chosen = plain[measured_name(s.name, state)], best[s.name]
-        if chosen is None:
+        one, result = plain[measured_name(s.name, state)], best[s.name]
+        if result is None:
             continue
-        reason = doubt(s, one, known) or _launch_mismatch(s, results) or code_fault(s, chosen[0])
+        reason = doubt(s, one, ceilings) or _launch_mismatch(s, results) or code_fault(s, result[0])
         if reason is not None:
             one |= {"failed": True, "reason": reason}
     return plain
@@ -392,9 +392,9 @@ def _best(
     s: Sought, variants: Sequence[Variant], results: Mapping[str, VariantResult], limits: Limits
 ) -> tuple[VariantResult, Rate] | None:
     timed = [results[v.name] for v in variants if v.name in results]
-    known = [(f, r) for f in timed if (r := rate_of(f, s.count, limits)) is not None]
+    rates = [(f, r) for f in timed if (r := rate_of(f, s.count, limits)) is not None]
     order = min if s.count == "launches" else max
-    return order(known, key=lambda pair: pair[1].value, default=None)
+    return order(rates, key=lambda pair: pair[1].value, default=None)
 
 
 def _plain(
@@ -441,9 +441,9 @@ def _source(result: VariantResult, count: int) -> str:
     )
 
 
-def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
+def doubt(s: Sought, one: Ceiling, ceilings: Mapping[str, Ceiling]) -> str | None:
     """Return in a sentence why a rate is not accepted; None if it agrees with its library
-    reference, with the ceilings `known` of its state, with that of the other state and with the
+    reference, with the ceilings `ceilings` of its state, with that of the other state and with the
     stated figure."""
     value, state = float(one["value"]), one["state"]
     yard = one.get("library")
@@ -458,10 +458,10 @@ def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
             f"least {s.share:g} is required: this kernel does not reach the limit"
         )
     for name in s.lower_limits:
-        other = known.get(measured_name(name, state), {})
+        other = ceilings.get(measured_name(name, state), {})
         if "value" in other and value < 0.99 * other["value"]:
             return f"it lies below {other['title']}, which cannot be"
-    settled = known.get(measured_name(s.name, "sustained"), {})
+    settled = ceilings.get(measured_name(s.name, "sustained"), {})
     stands = "value" in settled and not settled.get("failed")
     if state == "boost" and stands and value < RECOVERED * settled["value"]:
         return (
