@@ -192,8 +192,8 @@ class CompareResult(Result):
     def word(self) -> str:
         """`SLOW`, `FAST`, `SAME`, `CLOCK` or `INCONCLUSIVE`: the right operand against the left
         one; of stored runs it is a suspicion, `suspected SLOW`."""
-        known = self._called.result.more.get("comparison") or {}
-        word = str(known.get("word", ""))
+        comparison = self._called.result.more.get("comparison") or {}
+        word = str(comparison.get("word", ""))
         return word if word.startswith(SUSPECTED) else self.verdict.word
 
     @property

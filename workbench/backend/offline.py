@@ -141,8 +141,8 @@ class Offline:
         of some programs of its launch."""
         problem, limits = self._problem, self.device.limits
         if (sampling := candidate.impl.sampling) is not None:
-            known, limit_s = compiled.examination, min(timeout_s, SAMPLE_TIMEOUT_S)
-            return self._checks.check_samples(problem.kernel, candidate, known, sampling, limit_s)
+            facts, limit_s = compiled.examination, min(timeout_s, SAMPLE_TIMEOUT_S)
+            return self._checks.check_samples(problem.kernel, candidate, facts, sampling, limit_s)
         sizes = accepted_sizes(candidate, limits, problem.dtype, problem.spec.check)
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)
@@ -177,8 +177,8 @@ class Offline:
             by = self._method.check
             if candidate.impl.sampling is not None:
                 return Timed(predicted, checked.error, by, programs=checked.programs)
-            known = compiled.resources if candidate.impl.is_watched else None
-            ran = known.programs if known else None
+            resources = compiled.resources if candidate.impl.is_watched else None
+            ran = resources.programs if resources else None
             seed = self._checks.seed
             return Timed(predicted, checked.error, by, checked.bits, seed, programs=ran)
         except ValueError as unknown:

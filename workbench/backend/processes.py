@@ -229,8 +229,8 @@ class _UnderWay:
             same = replace(compiled, resources=resources, duplicate=True)
             future: Future[Any] = Future()
             if first_key.skipped_launches:
-                given = first_key, self._claims
-                future = self._pool.submit(store_duplicate, *given, timeout_s=self._timeout_s)
+                claim = first_key, self._claims
+                future = self._pool.submit(store_duplicate, *claim, timeout_s=self._timeout_s)
             else:
                 future.set_result(None)
             self._duplicates[future] = candidate, same

@@ -489,11 +489,11 @@ def _let_go() -> None:
     needs for nothing: the user's code could write to them, and one byte ends the server."""
     from multiprocessing import forkserver, resource_tracker
 
-    held = (
+    modules = (
         (forkserver._forkserver, "_forkserver_alive_fd"),
         (resource_tracker._resource_tracker, "_fd"),
     )
-    for owner, name in held:
+    for owner, name in modules:
         if (file := getattr(owner, name, None)) is not None:
             setattr(owner, name, None)
             with suppress(OSError):

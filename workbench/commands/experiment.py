@@ -99,8 +99,8 @@ class ExperimentCommand:
         experiment = find_experiment(str(options.name))
         given_s = _given_seconds(options, experiment)
         with ExitStack() as stack:
-            wanted = self.open_backend is None and experiment.runs and options.device is None
-            early = prewarmer(options.kernel or "copy", Libraries.NOBODY, wanted=wanted)
+            prewarms = self.open_backend is None and experiment.runs and options.device is None
+            early = prewarmer(options.kernel or "copy", Libraries.NOBODY, wanted=prewarms)
             prewarm = stack.enter_context(early)
             check_dtypes(self._dtype(experiment), self._kernels(experiment))
             cache = Tuned.load(self.tuned_file or default_path())
@@ -121,8 +121,8 @@ class ExperimentCommand:
         options, backend = self.options, opened.backend
         if backend.device.backend == hardware.METAL:
             check_mac(options, experiment)
-        known = ceilings.measured_ceilings(opened.history, backend.device.name) or {}
-        planned = self._plan(experiment, backend, known)
+        measured = ceilings.measured_ceilings(opened.history, backend.device.name) or {}
+        planned = self._plan(experiment, backend, measured)
         if experiment.runs:
             check_emulator(backend)
         else:
@@ -133,7 +133,7 @@ class ExperimentCommand:
         device = backend.device.name if backend.predicts else None
         command = replace(options, device=device).command
         run = new_run("experiment", title_of(str(options.name)), command, backend, problems)
-        run = replace(run, ceilings={**run.ceilings, **known})
+        run = replace(run, ceilings={**run.ceilings, **measured})
         on_paper = f"Nothing is run. All figures are computed for {backend.device.title}."
         line = plan_line(run) if experiment.runs else on_paper
         self.console.print(line, style="bold yellow" if run.predicted else "bold")
@@ -151,7 +151,7 @@ class ExperimentCommand:
         return write_result(options, "experiment", code, [recorder.result(page)])
 
     def _plan(
-        self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
+        self, experiment: Experiment, backend: Backend, measured: Mapping[str, Any]
     ) -> list[tuple[Context, Sequence[Variant]]]:
         """Return the context of each kernel, and its variants. Raises ExperimentError."""
         options, dtype = self.options, self._dtype(experiment)
@@ -162,9 +162,9 @@ class ExperimentCommand:
                     f"--sizes are those of a kernel, and {options.name} names its own; leave "
                     "--sizes out."
                 )
-            given = options.sizes
-            sizes = sizes_of(catalog.spec_of(kernel), given) if given is not None else None
-            context = Context(kernel, sizes, dtype, backend.device, backend.predicts, known)
+            named = options.sizes
+            sizes = sizes_of(catalog.spec_of(kernel), named) if named is not None else None
+            context = Context(kernel, sizes, dtype, backend.device, backend.predicts, measured)
             variants = list(experiment.variants(context))
             for variant in variants:
                 check_dtypes(variant.dtype, (variant.kernel,))
@@ -407,14 +407,14 @@ def timed_in_states(
     todo = [name for name in prepared.tasks if name not in prepared.refusals]
     tasks = [prepared.tasks[name] for name in todo]
     results = backend.measure_interleaved(tasks) if tasks else []
-    known = dict(zip(todo, results, strict=True))
+    outcomes = dict(zip(todo, results, strict=True))
     mine = prepared.variants
     boosted = {
         v.name: _boost_result(v, prepared.tasks[v.name], result, run, backend)
         for v in mine
-        if (result := known.get(v.name)) is not None and result.boost is not None
+        if (result := outcomes.get(v.name)) is not None and result.boost is not None
     }
-    return {v.name: _result(v, prepared, known.get(v.name), run, backend) for v in mine}, boosted
+    return {v.name: _result(v, prepared, outcomes.get(v.name), run, backend) for v in mine}, boosted
 
 
 def _boost_result(

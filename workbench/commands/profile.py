@@ -165,11 +165,11 @@ class ProfileCommand:
 
         self.trace = tool.parse(result)
         summary = summarise(self.trace)
-        kept = self._trace_run(summary, result, prepared)
+        one = self._trace_run(summary, result, prepared)
         self.console.print()
         for line in [*recorded_lines(tool, result), *unreadable_lines(result.status)]:
             self.console.print(line, soft_wrap=True)
-        print_trace(self.console, summary, kept.findings)
+        print_trace(self.console, summary, one.findings)
         if tool.code is not None:
             self.console.print(checks_table(results_of(result.folder)))
         operators = result.folder / OPERATORS
@@ -184,9 +184,9 @@ class ProfileCommand:
         options = self.options
         if prepared is not None:  # printed before; the page has to say it, too
             summary.trace.notes.insert(0, prepared.sentence)
-        page = keep(kept, summary, options.out, options.database, options.events_file)
+        page = keep(one, summary, options.out, options.database, options.events_file)
         say_page(self.console, page)
-        return RunResult(kept.run, kept.records, (), kept.findings, kept.profiles, "complete", page)
+        return RunResult(one.run, one.records, (), one.findings, one.profiles, "complete", page)
 
     def _trace_run(
         self, summary: TraceSummary, result: ToolRun, prepared: PreparedKernel | None
@@ -196,8 +196,8 @@ class ProfileCommand:
 
         if prepared is not None and prepared.run is not None and prepared.has_begun:
             marked = prepared.marks
-            known = marked.kernel, marked.calls, marked.launches
-            return kernel_run(summary, prepared.run, prepared.records, *known)
+            call = marked.kernel, marked.calls, marked.launches
+            return kernel_run(summary, prepared.run, prepared.records, *call)
         title, command = result.workload.title, self.options.command
         return trace_run(summary, "profile", title, command, result.folder.name)
 
@@ -304,8 +304,8 @@ class ProfileCommand:
     def _dry_run(self) -> int:
         """Print the command line of the tool, or of every tool, and the files that it leaves."""
         assert self.machine is not None
-        known = profilers()
-        names = [self.options.tool] if self.options.tool else list(known)
+        tools = profilers()
+        names = [self.options.tool] if self.options.tool else list(tools)
         folder = self.options.out / "RUN"
         prepared = None
         if self.options.kernel is not None and names != [GPUTRACE]:
@@ -313,7 +313,7 @@ class ProfileCommand:
 
             prepared = planned_kernel(self.options, self.machine)
         for name in names:
-            tool = known[name]
+            tool = tools[name]
             try:
                 lines = dry_lines(name, tool, self.machine, self._dry_workload(
                     name, tool, prepared, folder), folder)  # fmt: skip
@@ -324,7 +324,7 @@ class ProfileCommand:
             for line in lines:
                 self.console.print(line, soft_wrap=True, markup=False, highlight=False)
         if prepared is not None:
-            calls = self.options.calls or known[names[0]].calls
+            calls = self.options.calls or tools[names[0]].calls
             self.console.print(f"{folder / SCRIPT}:", style="bold")
             script = script_of(prepared.change_calls(calls).call, __version__)
             self.console.print(script.rstrip(), soft_wrap=True)
@@ -418,10 +418,10 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
         return options.tool, ""
     if options.metrics or options.tool_value("set"):
         return of_gpu or "ncu", ""
-    given = bool(options.with_)
-    if options.kernel is not None and machine.system == "darwin" and not given:
+    has_options = bool(options.with_)
+    if options.kernel is not None and machine.system == "darwin" and not has_options:
         return GPUTRACE, _capture_sentence(options, machine)
-    if options.kernel is None or of_gpu is None or given:
+    if options.kernel is None or of_gpu is None or has_options:
         return DEFAULT_TOOL, ""
     workload = Workload((), str(options.kernel), marks=MarkedCalls(1, True))
     reason = refusal(profilers()[of_gpu], machine, workload)

@@ -85,9 +85,9 @@ def trace_run(
         source=", ".join(file.name for file in trace.files),
         files=tuple(asdict(file) for file in trace.files),
     )
-    known = KnownBeside(lines_of(trace))
-    findings = tuple(findings_of(summary, run, known))
-    return KeptTrace(run, findings, tuple(profiles_of(summary, run, known)))
+    facts = KnownBeside(lines_of(trace))
+    findings = tuple(findings_of(summary, run, facts))
+    return KeptTrace(run, findings, tuple(profiles_of(summary, run, facts)))
 
 
 Lines = Mapping[str, tuple[str, ...]]
@@ -154,9 +154,9 @@ def kernel_run(
     Profiles of all launches of the `calls`, or where these are not whole of those named `name`,
     carry the config that was profiled. What the Spec declares counts for a call, which has so many
     `launches` where that is known."""
-    known = known_of_calls(summary.trace, records, calls, launches)
-    profiles = profiles_of(summary, run, known)
-    whole = known.plain is not None
+    facts = known_of_calls(summary.trace, records, calls, launches)
+    profiles = profiles_of(summary, run, facts)
+    whole = facts.plain is not None
     for record in records:
         case = record.case
         about: dict[str, Any] = {
@@ -167,7 +167,7 @@ def kernel_run(
     files = summary.trace.files
     hashes = tuple(f"{f.name}: {f.bytes:,} bytes, sha256 {f.sha256}" for f in files)
     findings = [
-        f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, known)
+        f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, facts)
     ]
     shown = replace(run, files=tuple(asdict(file) for file in files))
     return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), has_begun=True)
@@ -186,7 +186,7 @@ def device_title(trace: Trace) -> str:
 
 
 def findings_of(
-    summary: TraceSummary, run: Run, known: KnownBeside = KnownBeside()
+    summary: TraceSummary, run: Run, facts: KnownBeside = KnownBeside()
 ) -> Iterator[Finding]:
     """Yield, for each device, a finding with its KPIs, and one for each rule that holds."""
     several = len(summary.devices) > 1
@@ -200,8 +200,8 @@ def findings_of(
         yield _device_finding(each, run, matches, group)
         for match in matches:
             yield _rule_finding(match, run, each, several)
-    yield from _counter_findings(summary.trace, run, known)
-    yield from _call_findings(summary.trace, run, known)
+    yield from _counter_findings(summary.trace, run, facts)
+    yield from _call_findings(summary.trace, run, facts)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
@@ -212,19 +212,19 @@ def findings_of(
         yield _finding(run, word, text, evidence_of(summary.kpis["all"], "sums of kernels"))
 
 
-def _counter_findings(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
+def _counter_findings(trace: Trace, run: Run, facts: KnownBeside) -> Iterator[Finding]:
     """Yield what the counters of the longest kernels say, a finding for each rule that holds."""
     for dispatch in longest_counted(trace):
         name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
-        metrics = rule_metrics(dispatch, trace.tool, known.plain)
-        for match in evaluate_kernel(metrics, known.lines_of(dispatch)):
+        metrics = rule_metrics(dispatch, trace.tool, facts.plain)
+        for match in evaluate_kernel(metrics, facts.lines_of(dispatch)):
             yield _match_finding(match, run, "", name)
 
 
-def _call_findings(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
+def _call_findings(trace: Trace, run: Run, facts: KnownBeside) -> Iterator[Finding]:
     """Yield what the sums over the launches of the first call say; the others are the same."""
-    for metrics in known.calls[:1]:
-        size = sum(d.is_counted for d in trace.dispatches) // len(known.calls)
+    for metrics in facts.calls[:1]:
+        size = sum(d.is_counted for d in trace.dispatches) // len(facts.calls)
         for match in evaluate_call(metrics):
             yield _match_finding(match, run, "", call_title(size))
 
@@ -310,7 +310,7 @@ def evidence_of(kpis: Sequence[TraceKpi], group: str) -> tuple[Evidence, ...]:
 
 
 def profiles_of(
-    summary: TraceSummary, run: Run, known: KnownBeside = KnownBeside()
+    summary: TraceSummary, run: Run, facts: KnownBeside = KnownBeside()
 ) -> Iterator[Profile]:
     """Yield a profile for each dispatch with counters, or else for each kernel, the longest first,
     a thousand at most; without a device for each host operation, by its own time."""
@@ -319,7 +319,7 @@ def profiles_of(
     counted = [d for d in trace.dispatches if d.is_counted]
     if counted:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
-            yield _dispatch_profile(dispatch, trace, run, at, known)
+            yield _dispatch_profile(dispatch, trace, run, at, facts)
         return
     if not summary.devices and not summary.rows:
         for operation in summary.operations[:KEPT]:
@@ -333,13 +333,13 @@ def profiles_of(
 
 
 def _dispatch_profile(
-    dispatch: Dispatch, trace: Trace, run: Run, at: str, known: KnownBeside
+    dispatch: Dispatch, trace: Trace, run: Run, at: str, facts: KnownBeside
 ) -> Profile:
     spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
     return Profile(
         run.id, at, trace.tool, trace.version, _device(dispatch.device, run), dispatch.name,
         launch=dispatch.id, total_s=spent, median_s=spent, low_s=spent, high_s=spent,
-        metrics=stored_metrics(dispatch, trace.tool, known.plain), lines=known.lines_of(dispatch),
+        metrics=stored_metrics(dispatch, trace.tool, facts.plain), lines=facts.lines_of(dispatch),
     )  # fmt: skip
 
 
@@ -378,7 +378,7 @@ def _launch_times(summary: TraceSummary) -> dict[tuple[str, str], list[int]]:
 
 
 def keep(
-    kept: KeptTrace,
+    trace: KeptTrace,
     summary: TraceSummary,
     out: Path,
     database: str | None,
@@ -389,19 +389,19 @@ def keep(
     from workbench.reports.trace import page
 
     check_writable(out)
-    run = kept.run
+    run = trace.run
     folder = folder_of(out, run.id)
-    html = page(run, kept.records, kept.findings, kept.profiles, summary)
+    html = page(run, trace.records, trace.findings, trace.profiles, summary)
     with (
         stored_runs(database, reading=False) as history,
         Interrupts() as interrupts,
         EventLog(events or folder / "events.jsonl") as log,
     ):
         store = Store(history, interrupts, log, run)
-        if not kept.has_begun:
+        if not trace.has_begun:
             store.begin(run)
-            store.keep(*kept.records)
-        store.keep(*kept.findings, *kept.profiles)
+            store.keep(*trace.records)
+        store.keep(*trace.findings, *trace.profiles)
         path = write_run_page(folder, html)
-        store.end("complete", {"profiles": len(kept.profiles)}, {})
+        store.end("complete", {"profiles": len(trace.profiles)}, {})
     return path

@@ -86,13 +86,13 @@ def expectation_results(name: str, before: Profile, after: Profile) -> list[Expe
     values = [{e.name: e for e in profile.metrics} for profile in (before, after)]
     results = []
     for each in EXPECTED[name]:
-        old, new = (known.get(each.metric) for known in values)
+        old, new = (metrics.get(each.metric) for metrics in values)
         if old is None or new is None or old.unit != new.unit:
             results.append(ExpectationResult(each.text, "not measured", each.metric))
             continue
         pair = (old.value, new.value)
         if each.bounding_metric:
-            first, second = (known.get(each.bounding_metric) for known in values)
+            first, second = (metrics.get(each.bounding_metric) for metrics in values)
             if first is None or second is None:
                 results.append(ExpectationResult(each.text, "not measured", each.metric))
                 continue

@@ -108,15 +108,15 @@ def ranking(outcomes: Iterable[Outcome]) -> list[Outcome]:
     A config that ever failed counts as that failure, whatever times it gave: a wrong result in the
     final benchmark also invalidates its first-pass time.
     """
-    chosen: dict[ConfigKey, Outcome] = {}
+    best: dict[ConfigKey, Outcome] = {}
     for outcome in outcomes:
         if isinstance(outcome, Record) and outcome.phase not in _PHASES:
             continue
         key = config_key(outcome.case)
-        if key not in chosen or _claim(outcome) <= _claim(chosen[key]):  # the later of equals
-            chosen[key] = outcome
-    failures = [o for o in chosen.values() if isinstance(o, Failure)]
-    records = [o for o in chosen.values() if isinstance(o, Record)]
+        if key not in best or _claim(outcome) <= _claim(best[key]):  # the later of equals
+            best[key] = outcome
+    failures = [o for o in best.values() if isinstance(o, Failure)]
+    records = [o for o in best.values() if isinstance(o, Record)]
     return [*sorted(records, key=_rank), *sorted(failures, key=_claim)]
 
 
@@ -275,13 +275,13 @@ def threads_alone(run: Run, records: Sequence[Record]) -> str:
     )
 
 
-def keep_default_bits(run: Run, records: Sequence[Record], known: Iterable[Record]) -> list[Record]:
+def keep_default_bits(run: Run, records: Sequence[Record], other: Iterable[Record]) -> list[Record]:
     """Return the records whose outputs have the bits of the default's, where the run was restricted
     to them; else all. Bits compare only between checks on the same inputs."""
     if run.same_bits_as != "default":
         return list(records)
-    wanted = {(r.seed, r.bits) for r in known if r.default and r.bits}
-    return [r for r in records if (r.seed, r.bits) in wanted]
+    bits = {(r.seed, r.bits) for r in other if r.default and r.bits}
+    return [r for r in records if (r.seed, r.bits) in bits]
 
 
 def bit_classes(records: Iterable[Record]) -> dict[tuple[int | None, str], str]:
@@ -385,10 +385,10 @@ def _frugality(record: Record, run: Run) -> tuple[float, ...]:
     )
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
-    chosen = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
+    is_launcher = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
     lean = spills, registers, warps
     last = record.time_s, _place(record, run), timed
-    return not stays, chosen, not record.default, *lean, *last
+    return not stays, is_launcher, not record.default, *lean, *last
 
 
 def _place(record: Record, run: Run) -> int:

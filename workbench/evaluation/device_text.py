@@ -115,23 +115,23 @@ class _DeviceFile:
 
     def function(self, place: int) -> str:
         """Return the text of one function in the file."""
-        given = self._functions[place]
+        text = self._functions[place]
         try:
-            tree = ast.parse(given.text)
+            tree = ast.parse(text.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise NotReplayable(f"the text of {given.name} is not valid Python ({error})") from None
+            raise NotReplayable(f"the text of {text.name} is not valid Python ({error})") from None
         if len(tree.body) != 1 or type(tree.body[0]) is not ast.FunctionDef:
-            raise NotReplayable(f"the text of {given.name} is no function")
+            raise NotReplayable(f"the text of {text.name} is no function")
         node = tree.body[0]
-        if node.name != given.name:
-            raise NotReplayable(f"the text of {given.name} defines {node.name}")
-        known = {name: self._meaning(name, what) for name, what in given.names.items()}
-        body = _DeviceBody(given.name, node, known)
+        if node.name != text.name:
+            raise NotReplayable(f"the text of {text.name} defines {node.name}")
+        meanings = {name: self._meaning(name, what) for name, what in text.names.items()}
+        body = _DeviceBody(text.name, node, meanings)
         node.args = body.arguments()
         node.body = [body.visit(statement) for statement in _drop_constants(node.body)]
         node.body = node.body or [ast.Pass()]
         node.name, node.returns = self.names[place], None
-        node.decorator_list = [_decorator(given)]
+        node.decorator_list = [_decorator(text)]
         ast.fix_missing_locations(node)
         return ast.unparse(node)
 
@@ -265,9 +265,9 @@ class _DeviceBody(ast.NodeTransformer):
         self,
         title: str,
         node: ast.FunctionDef,
-        known: Mapping[str, ast.expr | tuple[str, ...]],
+        meanings: Mapping[str, ast.expr | tuple[str, ...]],
     ) -> None:
-        self._title, self._known, self._args = title, known, node.args
+        self._title, self._known, self._args = title, meanings, node.args
         self._local = {a.arg for a in self._all_arguments()}
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
@@ -319,16 +319,16 @@ class _DeviceBody(ast.NodeTransformer):
     def arguments(self) -> ast.arguments:
         """Return the arguments, with `tl.constexpr` as the only annotation and constants as the
         only defaults."""
-        given = self._args
-        if given.vararg or given.kwarg or given.posonlyargs:
+        args = self._args
+        if args.vararg or args.kwarg or args.posonlyargs:
             raise self._refuse("has arguments by * or /")
         for each in self._all_arguments():
             is_constant = each.annotation is not None and self._is_constexpr(each.annotation)
             annotation = ast.parse("tl.constexpr", mode="eval").body if is_constant else None
             each.annotation, each.type_comment = annotation, None
-        given.defaults = [self._default(d) for d in given.defaults]
-        given.kw_defaults = [None if d is None else self._default(d) for d in given.kw_defaults]
-        return given
+        args.defaults = [self._default(d) for d in args.defaults]
+        args.kw_defaults = [None if d is None else self._default(d) for d in args.kw_defaults]
+        return args
 
     def _is_constexpr(self, annotation: ast.expr) -> bool:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

@@ -182,6 +182,6 @@ def page(calibration: Calibration, parts: Sequence[CalibratedPart], device: Devi
     )
 
 
-def ratios(held: Sequence[HeldSize], name: str) -> list[float]:
+def ratios(sizes: Sequence[HeldSize], name: str) -> list[float]:
     """Return times over the best known at the sizes where this one was measured."""
-    return [seconds / h.best_s for h in held if (seconds := getattr(h, name))]
+    return [seconds / h.best_s for h in sizes if (seconds := getattr(h, name))]

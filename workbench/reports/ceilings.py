@@ -83,8 +83,8 @@ def pairs_of(ceilings: Mapping[str, Plain]) -> list[StatePair]:
     named = [(stem_of(n), c) for n, c in ceilings.items() if n.endswith(MEASURED)]
     pairs = []
     for group in group_by(named, lambda pair: pair[0]).values():
-        known = {c.get("state") == "boost": c for _, c in group}
-        pairs.append(StatePair(known.get(False), known.get(True)))
+        states = {c.get("state") == "boost": c for _, c in group}
+        pairs.append(StatePair(states.get(False), states.get(True)))
     return pairs
 
 
@@ -102,8 +102,8 @@ def measured_of(run: Run) -> list[dict[str, Any]]:
 
 def stated_of(run: Run) -> list[dict[str, Any]]:
     """Return the ceilings of datasheets and arithmetic."""
-    known = run.ceilings.items()
-    return [dict(c, name=n) for n, c in known if not n.endswith(MEASURED) and "title" in c]
+    items = run.ceilings.items()
+    return [dict(c, name=n) for n, c in items if not n.endswith(MEASURED) and "title" in c]
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
@@ -133,10 +133,10 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
 def sentence(run: Run) -> str:
     """Return one sentence with the device's main measured ceilings."""
     device = run.environment.gpu or run.device
-    known = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
-    pairs = {stem_of(p.each[0]["name"]): p for p in pairs_of(known)}
+    rates = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
+    pairs = {stem_of(p.each[0]["name"]): p for p in pairs_of(rates)}
     parts = [f"{what} {_both(pairs[name])}" for name, what in WORDS.items() if name in pairs]
-    one = known.get("launch" + MEASURED)
+    one = rates.get("launch" + MEASURED)
     launch = f"a launch in a graph takes {amount(one['value'], one)}" if one else ""
     text = "; ".join(filter(None, (f"{device} {', '.join(parts)}" if parts else "", launch)))
     if text:
@@ -236,14 +236,14 @@ def _stated_shares(pair: StatePair) -> str:
 
 def _libraries(pair: StatePair) -> str:
     """Return the library reference and its rate in each state."""
-    known = [c["library"] for c in pair.each if c.get("library")]
-    if not known:
+    libraries = [c["library"] for c in pair.each if c.get("library")]
+    if not libraries:
         return ""
     scale, unit = scale_of(pair.each[0])
     rates = _state_texts(
         pair, lambda c: digits(c["library"]["value"] / scale) if c.get("library") else "none"
     )
-    return f"{known[0]['name']}: {rates or 'none'} {unit}"
+    return f"{libraries[0]['name']}: {rates or 'none'} {unit}"
 
 
 def _state_texts(pair: StatePair, text: Callable[[Plain], str]) -> str:
@@ -362,8 +362,8 @@ def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
 
 def _way(kind: str) -> str:
     """Return `host to device, pinned` for `h2d_pinned`."""
-    known = kind.replace("h2d", "host to device").replace("d2h", "device to host")
-    return known.replace("_", ", ")
+    words = kind.replace("h2d", "host to device").replace("d2h", "device to host")
+    return words.replace("_", ", ")
 
 
 def _variant(outcome: Outcome) -> list[str]:

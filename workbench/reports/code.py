@@ -133,10 +133,10 @@ def _groups(mix: Mix) -> str:
 def bytes_text(mix: Mix, kind: str) -> str:
     """Return the bytes that a thread moves by accesses of a kind, each instruction once."""
     each = [a for a in mix.accesses if a.kind == kind]
-    known = sum(a.bytes or 0 for a in each)
+    count = sum(a.bytes or 0 for a in each)
     if any(a.width is None for a in each):
-        return f"{known} and by descriptor" if known else "by descriptor"
-    return str(known)
+        return f"{count} and by descriptor" if count else "by descriptor"
+    return str(count)
 
 
 def matrix_text(mix: Mix) -> str:
@@ -206,11 +206,11 @@ def partition_table(code: MachineCode) -> Table | None:
 
 def partition_sentence(code: MachineCode) -> str:
     """Return what the partitions share, in one or two sentences."""
-    known = code.partitions
-    if known is None:
+    split = code.partitions
+    if split is None:
         return "The kernel is not warp-specialised: no jump leads to parts with different roles."
-    overlap = "; ".join(f"{a} and {b} share {amount(n, 'block')}" for a, b, n in known.overlaps)
-    shared = ", ".join(f"{b:#x} ({', '.join(names)})" for b, names in known.shared_barriers)
+    overlap = "; ".join(f"{a} and {b} share {amount(n, 'block')}" for a, b, n in split.overlaps)
+    shared = ", ".join(f"{b:#x} ({', '.join(names)})" for b, names in split.shared_barriers)
     first = f"Partitions overlap: {overlap}." if overlap else "No two partitions share a block."
     return f"{first} Shared mbarriers: {shared}." if shared else f"{first} No mbarrier is shared."
 
@@ -278,8 +278,8 @@ def comparison_sentence(result: CodeComparison, against: str) -> str:
 
 def _source_lines(code: MachineCode) -> dict[SourceLine, int]:
     """Return a number for each source line, by file and line."""
-    known = {op.source for op in code.listing.instructions if op.source}
-    return {s: n for n, s in enumerate(sorted(known, key=lambda s: (s.file, s.line)))}
+    sources = {op.source for op in code.listing.instructions if op.source}
+    return {s: n for n, s in enumerate(sorted(sources, key=lambda s: (s.file, s.line)))}
 
 
 def _runs(code: MachineCode) -> dict[SourceLine, list[tuple[int, int]]]:

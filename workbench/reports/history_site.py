@@ -197,11 +197,11 @@ def _cells(
     for number, branch in enumerate(site.branches):
         cells = []
         for device in site.devices:
-            chosen = _cell_series(devices.get(device, ()), branch)
+            series = _cell_series(devices.get(device, ()), branch)
             predicted = only.get((*problem, device))
             cells.append(
-                _cell(chosen, branch)
-                if chosen
+                _cell(series, branch)
+                if series
                 else _predicted_cell(predicted)
                 if predicted
                 else None
@@ -349,11 +349,11 @@ def _level(level: Ratio, unit: Ratio) -> str:
 
 
 def _commit(site: Site, point: CommitPoint) -> dict[str, str]:
-    known = site.commits.get(point.name.text)
+    commit = site.commits.get(point.name.text)
     return {
         "title": commit_title(point.name),
-        "date": known.date if known else "",
-        "subject": known.subject if known else "",
+        "date": commit.date if commit else "",
+        "subject": commit.subject if commit else "",
     }
 
 

@@ -287,8 +287,8 @@ def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
             a, b = result[one], result[other]
             ratio = a.load.time_s / b.load.time_s
             unsure = "~" if "predicted" in (a.regime, b.regime) else ""
-            known = not (a.load.span_s or b.load.span_s)
-            times = [time_text(a), time_text(b), f"{unsure}{ratio:.2f}x" if known else ""]
+            has_times = not (a.load.span_s or b.load.span_s)
+            times = [time_text(a), time_text(b), f"{unsure}{ratio:.2f}x" if has_times else ""]
             lines.append([kernel, sizes, dtype, regime, *times, _share(a), _share(b)])
     return lines
 

@@ -87,9 +87,9 @@ def _facts(text: str) -> dict[str, str]:
         facts = json.loads(unescape(result[1])) if result else {}
     except ValueError:
         return {}
-    known = {"started", "command", "kernel", "sizes", "dtype", "device", "state"}
+    names = {"started", "command", "kernel", "sizes", "dtype", "device", "state"}
     mapping = facts if isinstance(facts, Mapping) else {}
-    return {name: str(value) for name, value in mapping.items() if name in known}
+    return {name: str(value) for name, value in mapping.items() if name in names}
 
 
 def _plain(pattern: re.Pattern[str], text: str) -> str:

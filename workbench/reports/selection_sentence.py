@@ -135,9 +135,9 @@ def class_sentence(result: Selection) -> str:
     shown = "; ".join(names[:NAMED])
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     default = next((r for r in each if r.default), None)
-    held = ", the default among them," if default else ""
+    clause = ", the default among them," if default else ""
     reason = f"; {result.alike}" if result.alike else ""
-    start = f"Any of these {len(each)}{held} is {span}, and they are not ranked"
+    start = f"Any of these {len(each)}{clause} is {span}, and they are not ranked"
     return f"{start}: {shown}{more}{reason}."
 
 

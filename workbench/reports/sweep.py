@@ -510,9 +510,9 @@ def _varied_fields(run: Run, swept: Sequence[Outcome]) -> list[str]:
     values = group_by((field for o in swept for field in o.case.config.items()), lambda f: f[0])
     moving = [name for name, seen in values.items() if len({*seen}) > 1]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
-    wanted = [f for f in moving if knobs.get(f) in run.vary]
-    ordered = wanted + [f for f in moving if f not in wanted]
-    if {"block_m", "block_n"} <= {*wanted}:
+    fields = [f for f in moving if knobs.get(f) in run.vary]
+    ordered = fields + [f for f in moving if f not in fields]
+    if {"block_m", "block_n"} <= {*fields}:
         first = ["block_m", "block_n"]
         ordered = first + [f for f in ordered if f not in first]
     return ordered
@@ -607,12 +607,12 @@ RESOURCES: tuple[tuple[Callable[[Resources], float], str, str], ...] = (
 def _scatter(board: Board, records: Sequence[Record]) -> dict[str, Any]:
     """Return a figure of the time against each resource, and as words those that do not differ
     between the configs: `spilled bytes per thread 0`."""
-    known = [r for r in records if r.resources is not None]
+    compiled = [r for r in records if r.resources is not None]
     figures, same = [], []
     for value, axis, prefix in RESOURCES:
-        values = {value(r.resources) for r in known if r.resources is not None}
+        values = {value(r.resources) for r in compiled if r.resources is not None}
         if len(values) == 1:
             same.append(f"{axis} {values.pop():g}")
         elif values:
-            figures.append(draw.resource_figure(board, known, value, axis, prefix))
+            figures.append(draw.resource_figure(board, compiled, value, axis, prefix))
     return {"scatter": figures, "resources": ", ".join(same)}

@@ -158,7 +158,7 @@ def _join_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
     fits the series between their neighbours better than they do."""
     import numpy as np
 
-    kept: list[SeriesStep] = []
+    steps: list[SeriesStep] = []
     ends = [0, *(step.index for step in results), len(series)]
     n = 0
     while n < len(results):
@@ -177,11 +177,11 @@ def _join_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
             reach = 2 * math.sqrt(left / len(part)) * math.sqrt(2 / LEAST_POINTS)
             ratio = Ratio(*(math.exp(change + by) for by in (0.0, -reach, reach)))
             p = max(step.p for step in results[n : last + 1])
-            kept.append(SeriesStep(ends[n] + begin + 1, ratio, p, "drift", ends[n] + end))
+            steps.append(SeriesStep(ends[n] + begin + 1, ratio, p, "drift", ends[n] + end))
         else:
-            kept += results[n : last + 1]
+            steps += results[n : last + 1]
         n = last + 1
-    return kept
+    return steps
 
 
 def _best_ramp(part: Array) -> tuple[int, int, float, float]:

@@ -59,9 +59,9 @@ class Commits:
         names = _branches(repository)
         branches = {}
         for name in names[:MOST_BRANCHES]:
-            held = repository.output("rev-list", "--end-of-options", f"refs/{name}").split()
-            if kept := frozenset(held) & frozenset(measured):
-                branches[_short(name)] = kept
+            hashes = repository.output("rev-list", "--end-of-options", f"refs/{name}").split()
+            if own := frozenset(hashes) & frozenset(measured):
+                branches[_short(name)] = own
         places = {commit: n for n, commit in enumerate(texts) if commit in set(measured)}
         main = _main_of(repository, branches)
         left_out = max(0, len(names) - MOST_BRANCHES)
@@ -90,8 +90,8 @@ class Commits:
                 stat = f"{file}: {stat.strip() or 'not changed'}"
         except WorktreeError:
             return Between()
-        kept = sorted(hashes, key=lambda h: h not in touching)[:LISTED]  # those that touch it first
-        commits = [self._text(h, h in touching) for h in hashes if h in set(kept)]
+        some = sorted(hashes, key=lambda h: h not in touching)[:LISTED]  # those that touch it first
+        commits = [self._text(h, h in touching) for h in hashes if h in set(some)]
         return Between(tuple(commits), len(hashes) - len(commits), stat)
 
     def _text(self, commit: str, touches: bool) -> CommitText:
@@ -122,8 +122,8 @@ def _texts(repository: Repository) -> dict[str, CommitText]:
 
 def _branches(repository: Repository) -> list[str]:
     """Return the branches as `heads/main` and `remotes/origin/main`, the newest commit first."""
-    wanted = ("--sort=-committerdate", "--format=%(refname)", "refs/heads", "refs/remotes")
-    names = repository.output("for-each-ref", *wanted).splitlines()
+    options = ("--sort=-committerdate", "--format=%(refname)", "refs/heads", "refs/remotes")
+    names = repository.output("for-each-ref", *options).splitlines()
     return [name.removeprefix("refs/") for name in names if not name.endswith("/HEAD")]
 
 
@@ -140,6 +140,6 @@ def _main_of(repository: Repository, branches: Mapping[str, Collection[str]]) ->
             named.append(repository.output("symbolic-ref", "--short", "--quiet", ref))
         except WorktreeError:  # detached, or no remote
             named.append("")
-    wanted = [named[0], *_MAIN, named[1]]
-    first = next((name for name in wanted if name in branches), None)
+    names = [named[0], *_MAIN, named[1]]
+    first = next((name for name in names if name in branches), None)
     return first or max(branches, key=lambda name: len(branches[name]), default="")

@@ -240,17 +240,17 @@ class Collected:
         return series
 
     def _commit(self, run: str) -> CommitName:
-        known = self.runs.get(run)
-        if known is None or not known.environment.commit:
+        facts = self.runs.get(run)
+        if facts is None or not facts.environment.commit:
             return CommitName(run, is_known=False)
-        return CommitName(known.environment.commit, bool(known.environment.dirty))
+        return CommitName(facts.environment.commit, bool(facts.environment.dirty))
 
     def _point(
         self, name: CommitName, each: Sequence[tuple[RunTime, RunTime | None]]
     ) -> CommitPoint:
         times = [timed for timed, _ in each]
         newest = max(times, key=lambda timed: timed.epoch_s)
-        known = self.runs.get(newest.run)
+        facts = self.runs.get(newest.run)
         pairs = [(timed, library) for timed, library in each if library is not None]
         return CommitPoint(
             name,
@@ -259,7 +259,7 @@ class Collected:
             min(t.epoch_s for t in times),
             newest.config,
             newest.binary,
-            known.environment if known else None,
+            facts.environment if facts else None,
             _aggregate([_ratio(t, lib) for t, lib in pairs]) if len(pairs) == len(each) else None,
         )
 
@@ -319,11 +319,11 @@ def _sought_in(series: HistorySeries) -> Literal["time", "ratio"]:
 def add_views(series: HistorySeries, order: CommitOrder) -> None:
     """Find the steps of a series on each branch that holds one of its commits. Branches with the
     same points share one view."""
-    known: dict[tuple[int, ...], View] = {}
+    views: dict[tuple[int, ...], View] = {}
     for branch, places in _branches(series, order).items():
-        if places not in known:
-            known[places] = View(places, tuple(_changes(series, places)))
-        series.views[branch] = known[places]
+        if places not in views:
+            views[places] = View(places, tuple(_changes(series, places)))
+        series.views[branch] = views[places]
 
 
 def _branches(series: HistorySeries, order: CommitOrder) -> dict[str, tuple[int, ...]]:

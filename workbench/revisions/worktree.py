@@ -291,16 +291,16 @@ def _quietly(folder: Path, *arguments: str) -> None:
 def _surroundings() -> Mapping[str, str]:
     """Return the environment without variables that name another repository or index: inside a git
     hook GIT_DIR and GIT_INDEX_FILE would direct every command at the user's own."""
-    kept = {k: v for k, v in os.environ.items() if k not in _local_names()}
-    return {**kept, "GIT_OPTIONAL_LOCKS": "0"}  # `git diff` would refresh the user's index
+    variables = {k: v for k, v in os.environ.items() if k not in _local_names()}
+    return {**variables, "GIT_OPTIONAL_LOCKS": "0"}  # `git diff` would refresh the user's index
 
 
 @lru_cache(maxsize=1)
 def _local_names() -> frozenset[str]:
     """Return the names of these variables as git lists them."""
     try:
-        wanted = ["git", "rev-parse", "--local-env-vars"]
-        done = subprocess.run(wanted, capture_output=True, text=True, check=False)
+        command = ["git", "rev-parse", "--local-env-vars"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return frozenset()
     return frozenset(done.stdout.split())
