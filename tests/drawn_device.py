@@ -123,7 +123,7 @@ def drawn_work(dice: random.Random) -> Work:
         band=dice.choice((1, 4, 8)),
         vector_ops=dice.choice((0, 0, 5000, 100_000)),
         special_ops=dice.choice((0, 0, 900, 50_000)),
-        is_overlapped=dice.random() < 0.4,
+        overlapped=dice.random() < 0.4,
         stages=dice.choice((None, None, 1, 2, 3)),
         products=dice.choice((1, 1, 2)),
         barriers=dice.choice((0, 2)),

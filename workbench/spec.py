@@ -269,7 +269,7 @@ class Work:
     band: int = 1  # tile rows that are visited together, so that they share loads in the cache
     vector_ops: int = 0  # of one trip beside the product: one for each element and instruction
     special_ops: int = 0  # of one trip: exponentials, roots, reciprocals
-    is_overlapped: bool = False  # other warps of the block do them while the product runs
+    overlapped: bool = False  # other warps of the block do them while the product runs
     stages: int | None = None  # buffers of a load's tiles; None is the config's `num_stages`
     products: int = 1  # of the size of `dot` in one trip, one after the other
     barriers: int = 0  # of one trip, each with the access to shared memory that it orders
@@ -278,7 +278,7 @@ class Work:
     passed_bytes: int = 0  # that the launch writes for, or reads from, another one of the call
     memory_bytes: int = 0  # of the Spec's least bytes, those of this launch; the first has the rest
     # loads of the tiles move one element each, as rows begin at no multiple of 16 elements
-    is_elementwise: bool = False
+    by_element: bool = False
 
     def odd_field(self) -> str | None:
         """Return the first field that describes no launch, with its value, or None."""

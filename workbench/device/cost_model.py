@@ -185,7 +185,7 @@ def _passed_bytes(device: Device, work: Work) -> int:
 
 def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) -> Resources:
     """Return estimated resources before compilation, accurate enough only to order configs."""
-    if work.dot and work.is_elementwise:
+    if work.dot and work.by_element:
         return _guess_by_elements(device, work, dtype, warps)
     threads = warps * device.limits.warp_size
     accumulators = work.dot[0] * work.dot[1] if work.dot else work.load_bytes // 4
@@ -413,7 +413,7 @@ class _Model:
         vector = self.work.vector_ops / self.vector_rate
         special = self.work.special_ops / (self.vector_rate * c.special_share)
         beside = (vector + special) / min(1.0, warps / 4)
-        own = max(alone, beside) if self.work.is_overlapped else alone + beside
+        own = max(alone, beside) if self.work.overlapped else alone + beside
         own += (c.step_cycles + self.work.barriers * self.barrier_cycles) / self.clock
         if self.is_pipelined:
             # a buffer is filled (latency), used (own), and only then filled again

@@ -700,7 +700,7 @@ def ping_pong_work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
         store_bytes=TILE_ROWS * D * itemsize,
         dot=(TILE_ROWS, config.block_n, 2 * width),
         **softmax_ops(TILE_ROWS, config.block_n, width),
-        is_overlapped=True,  # two groups of warps take turns, and a third loads
+        overlapped=True,  # two groups of warps take turns, and a third loads
         stages=config.num_stages + 1,
     )
 

@@ -716,7 +716,7 @@ def groups_work(config, limits, **sizes):
     plain = TwoPasses(**{f.name: getattr(config, f.name) for f in fields(WarpGroups)})
     filled = replace(plain, queries=TILE_ROWS, keys=KEYS.value, query_stages=VALUE_SLOTS.value)
     for_dq, for_keys = work(filled, limits, **sizes)
-    return replace(for_dq, is_overlapped=True), for_keys
+    return replace(for_dq, overlapped=True), for_keys
 
 
 @attention_backward.impl(

@@ -772,7 +772,7 @@ def refuse_narrow(config, limits, *, itemsize, M, N, K):
 def narrow_work(config, limits, *, itemsize, M, N, K):
     tiles = tiles_of(config, itemsize)
     whole = work(tiles, limits, itemsize=itemsize, M=M, N=N, K=K)
-    return replace(whole, stages=tiles.num_stages, is_elementwise=bool(K % 16 or N % 16))
+    return replace(whole, stages=tiles.num_stages, by_element=bool(K % 16 or N % 16))
 
 
 def size_width(config, limits, *, itemsize, M, N, K):
@@ -912,7 +912,7 @@ def work(config, limits, *, itemsize, M, N, K):
 
 def tiles_work(config, limits, *, itemsize, M, N, K):
     whole = work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
-    return replace(whole, is_elementwise=bool(K % 16 or N % 16))
+    return replace(whole, by_element=bool(K % 16 or N % 16))
 
 
 def split_k_work(config, limits, *, itemsize, M, N, K):

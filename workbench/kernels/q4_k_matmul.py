@@ -1471,7 +1471,7 @@ def warp_groups_work(config, limits, *, itemsize, M, N, K):
         load_bytes=128 * 144 + config.block_m * 256 * itemsize,
         dot=(128, config.block_m, 256),
         vector_ops=4 * 128 * 256,  # SASS of sm_90, fp16: 400 instructions for 128 weights a thread
-        is_overlapped=True,
+        overlapped=True,
         stages=config.blocks,
     )
     if config.splits == 1:
