@@ -286,9 +286,9 @@ def test_blocks_partition_the_instructions(listing):
     assert [i for a, b in spans for i in range(a, b)] == list(range(len(listing.instructions)))
     for block in graph.blocks:
         inner = range(block.start, block.end - 1)
-        assert all(listing.after[i] == [i + 1] for i in inner)
+        assert all(listing.successors[i] == [i + 1] for i in inner)
         assert {graph.blocks[n].start for n in block.successors} == set(
-            listing.after[block.end - 1]
+            listing.successors[block.end - 1]
         )
 
 

@@ -356,7 +356,7 @@ def test_runs_that_import_at_once_are_those_that_follow(runner):
         with one.once(0, True):
             pass
         assert len(started) == 3 and list(one.started_runs) == [(1, True)]
-        left = one.started[1, True]
+        left = one.started_runs[1, True]
     assert left.gate.steps == ["close"] and left.process.steps == [
         "terminate",
         "wait",

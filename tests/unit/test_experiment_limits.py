@@ -530,7 +530,7 @@ STATED = SimpleNamespace(value=4.0, kind="datasheet")
     ],
 )
 def test_a_ceiling_is_doubted_beyond_its_limits(counted, value, state, library, known, words):
-    s = sought(counted, lower_limits=("other",), stated=STATED)
+    s = sought(counted, lower_limits=("other",), statement=STATED)
     one = {"value": value, "state": state}
     if library:
         one["library"] = {"value": library, "name": "lib"}

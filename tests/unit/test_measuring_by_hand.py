@@ -1107,7 +1107,7 @@ def test_processes_that_come_while_entrants_play_are_counted(task, monkeypatch):
     windows, also = worker._play_rounds(few)
     assert list(windows) == [0, 1] and settled == ["b"]
     assert also == {"read": ["reading"] * 3, "others_on_gpu": 2}
-    assert state.durations.timed == pytest.approx(6 * 6e-3)
+    assert state.durations.timing_s == pytest.approx(6 * 6e-3)
     assert worker._play_rounds({}) == ({}, {}) and worker._processes(
         SimpleNamespace(processes=lambda: None)) == 0  # fmt: skip
 

@@ -1073,7 +1073,7 @@ def test_a_mac_checks_at_its_sizes_and_at_the_task_s_where_it_is_small(mac, more
     found = mac.run({"N": 8}, **more)
     tried = [entry for entry in mac.log if entry != "x"]
     assert tried == [({"N": n}, "fp32", "cpu", 5) for n in sizes]
-    assert found.check.error == 1 / min(sizes) and (found.compile_s, found.by) == (5.0, "gpu")
+    assert found.check.error == 1 / min(sizes) and (found.compile_s, found.checker) == (5.0, "gpu")
     assert mac.log.count("x") == 2  # the first call compiles, at the first size
 
 

@@ -166,7 +166,7 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
         first.perform("open")
     farm.scheduler_lost()
     assert (
-        second.worker.gone.is_set() and not farm.workers and not farm.gpus and not farm._addresses
+        second.worker.gone_event.is_set() and not farm.workers and not farm.gpus and not farm._addresses
     )
     assert [farm.died_at(key) for key in "aab"] == [1, 2, 1]
 
@@ -871,7 +871,7 @@ def halving(limit_n, tile=lambda s: 1):
     """Return the size that is counted of one whose bytes are N * M, where N is taken down to
     `limit_n`."""
     spec = SimpleNamespace(
-        flops=lambda **s: 0, near=dict, refuse=lambda s: "no" if s["M"] < 2 else None,
+        flops=lambda **s: 0, nearest_sizes=dict, refuse=lambda s: "no" if s["M"] < 2 else None,
         bytes_read=lambda s, d: s["N"] * s["M"], bytes_written=lambda s, d: 0)  # fmt: skip
 
     def works(config, limits, dtype, s):
@@ -1104,7 +1104,7 @@ def offline(predict, **impl):
     def of(number, **more):
         given = (
             {
-                "unchecked": False,
+                "unchecked_reason": False,
                 "sampling": None,
                 "is_watched": False,
                 "knobs": lambda: knobs,

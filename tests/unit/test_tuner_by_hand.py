@@ -207,7 +207,7 @@ def test_extents_have_four_binary_figures():
 
 
 def spec_at(*bench, **more):
-    given = {"bench": bench, "near": dict, "refuse": lambda s: None, "bytes": lambda s, d: 4 << 20,
+    given = {"bench": bench, "nearest_sizes": dict, "refuse": lambda s: None, "bytes": lambda s, d: 4 << 20,
              "flops": lambda **s: 1}  # fmt: skip
     return SimpleNamespace(**given | more)
 
