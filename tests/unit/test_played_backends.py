@@ -166,7 +166,10 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
         first.perform("open")
     farm.scheduler_lost()
     assert (
-        second.worker.gone_event.is_set() and not farm.workers and not farm.gpus and not farm._addresses
+        second.worker.gone_event.is_set()
+        and not farm.workers
+        and not farm.gpus
+        and not farm._addresses
     )
     assert [farm.died_at(key) for key in "aab"] == [1, 2, 1]
 

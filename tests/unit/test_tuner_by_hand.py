@@ -207,8 +207,8 @@ def test_extents_have_four_binary_figures():
 
 
 def spec_at(*bench, **more):
-    given = {"bench": bench, "nearest_sizes": dict, "refuse": lambda s: None, "bytes": lambda s, d: 4 << 20,
-             "flops": lambda **s: 1}  # fmt: skip
+    given = {"bench": bench, "nearest_sizes": dict, "refuse": lambda s: None,
+             "bytes": lambda s, d: 4 << 20, "flops": lambda **s: 1}  # fmt: skip
     return SimpleNamespace(**given | more)
 
 
