@@ -66,7 +66,7 @@ def test_an_honest_launcher_is_none(tmp_path):
     ("from . import x", "imports from a package"), ("from torch import *", "imports torch.*"),
     ("from scaled_rows import torch as t", "imports scaled_rows.torch"),
     ("__name__ = 'x'", "gives __name__ another"), ("len = 1", "gives len another"),
-    ("x: int = 1\nx.y = 2", "assigns to what is no name"), ("while 1: pass", "holds While"),
+    ("x: int = 1\nx.y = 2", "assigns to what is not a name"), ("while 1: pass", "holds While"),
     ("def f(x):\n    global y\n    y = 1\nz = f", "holds Global"), 
     ("x = (y := 1)", "NamedExpr"),
     ("def f(x):\n    try:\n        return 1\n    finally:\n        x()\nz = f", "Try"),

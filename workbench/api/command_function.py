@@ -42,7 +42,7 @@ def command_function(
 ) -> Callable[[Callable[[Called], R]], Callable[..., R]]:
     """Return a decorator that makes a function of a command; the decorated one creates its result.
     `first` are the arguments that may be given by place, with their defaults, EMPTY for none;
-    options that are `left_out` are no arguments. The function checks its arguments as Python does.
+    options that are `left_out` are not arguments. The function checks its arguments as Python does.
     Raises TypeError where one is missing or has another name."""
     kinds = get_type_hints(options)
     hidden = {*PRINTED, *left_out}

@@ -96,7 +96,7 @@ class _DeviceFile:
     def _free_name(self, name: str, what: Any) -> str:
         """Return a name of the file for something: its own, or that with a number."""
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
-            raise NotReplayable(f"{name[:40]!r} is no name of a function or a constant")
+            raise NotReplayable(f"{name[:40]!r} is not a name of a function or a constant")
         number, result = 1, name
         while self._taken.setdefault(result, what) != what or result in RESERVED:
             number += 1
@@ -121,7 +121,7 @@ class _DeviceFile:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise NotReplayable(f"the text of {text.name} is not valid Python ({error})") from None
         if len(tree.body) != 1 or type(tree.body[0]) is not ast.FunctionDef:
-            raise NotReplayable(f"the text of {text.name} is no function")
+            raise NotReplayable(f"the text of {text.name} is not a function")
         node = tree.body[0]
         if node.name != text.name:
             raise NotReplayable(f"the text of {text.name} defines {node.name}")
@@ -140,7 +140,7 @@ class _DeviceFile:
         value = what.value
         if what.kind == "function":
             if type(value) is not int or not 0 <= value < len(self.names):
-                raise NotReplayable(f"{name} is no function of the plan")
+                raise NotReplayable(f"{name} is not a function of the plan")
             return ast.Name(self.names[value], ast.Load())
         if what.kind == "language" and isinstance(value, str):
             return _language(value.split("."))
@@ -184,7 +184,7 @@ def _literal(value: Any) -> str:
         return f'float("{value}")'
     if type(value) in (int, float, bool, str, type(None)):
         return repr(value)
-    raise NotReplayable(f"{type(value).__name__} is no constant")
+    raise NotReplayable(f"{type(value).__name__} is not a constant")
 
 
 def dtype_text(name: Any) -> str:
@@ -193,7 +193,7 @@ def dtype_text(name: Any) -> str:
 
     value = getattr(tl, name, None) if isinstance(name, str) and name.isidentifier() else None
     if type(value) is not tl.dtype:
-        raise NotReplayable(f"{str(name)[:40]} is no dtype of Triton")
+        raise NotReplayable(f"{str(name)[:40]} is not a dtype of Triton")
     return f"{LANGUAGE}.{name}"
 
 
@@ -335,7 +335,7 @@ class _DeviceBody(ast.NodeTransformer):
             try:
                 annotation = ast.parse(annotation.value, mode="eval").body
             except (SyntaxError, ValueError):
-                raise self._refuse("has an annotation that is no name") from None
+                raise self._refuse("has an annotation that is not a name") from None
         last = getattr(annotation, "attr", getattr(annotation, "id", ""))
         if last in _UNTYPED:
             return False
@@ -350,7 +350,7 @@ class _DeviceBody(ast.NodeTransformer):
             result: ast.expr = self.visit(node)  # a constant of the file, a dtype
             if isinstance(result, (ast.Name, ast.Attribute)):
                 return result
-            raise self._refuse("has a default that is no constant") from None
+            raise self._refuse("has a default that is not a constant") from None
 
     # Nodes
 
@@ -410,10 +410,10 @@ class _DeviceBody(ast.NodeTransformer):
         if name in OF_CONSTANTS and name not in {*self._local, *self._known}:
             plain = all(isinstance(a, ast.Constant) for a in node.args)
             if not (plain and len(node.args) == 1 and not node.keywords):
-                raise self._refuse(f"calls {name} of what is no constant")
+                raise self._refuse(f"calls {name} of what is not a constant")
             return node
         node.func = self.visit(node.func)
-        if getattr(node.func, "attr", "") in _ASSERTS:  # a message is no arithmetic
+        if getattr(node.func, "attr", "") in _ASSERTS:  # a message is not arithmetic
             node.args, node.keywords = node.args[:1], []
         node.args = [self.visit(a) for a in node.args]
         for each in node.keywords:
@@ -425,7 +425,7 @@ class _DeviceBody(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         """Return a variable with its annotation, which is `tl.constexpr`."""
         if not isinstance(node.target, ast.Name) or node.value is None:
-            raise self._refuse("annotates what is no variable")
+            raise self._refuse("annotates what is not a variable")
         if not self._is_constexpr(node.annotation):
             raise self._refuse("annotates a variable with another type than tl.constexpr")
         node.annotation = ast.parse("tl.constexpr", mode="eval").body
@@ -463,7 +463,7 @@ class _DeviceBody(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         """Return a call, of which only the effect is used."""
         if not isinstance(node.value, ast.Call):
-            raise self._refuse("has a statement that is no call")
+            raise self._refuse("has a statement that is not a call")
         return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:

@@ -216,7 +216,7 @@ class _LauncherFile:
             for target in targets:
                 for name in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if not isinstance(name, ast.Name):
-                        raise _opaque(node, "assigns to what is no name of its own")
+                        raise _opaque(node, "assigns to what is not a name of its own")
                     self._bind(node, name.id)
                     if not isinstance(node.value, (ast.Constant, ast.Tuple, ast.Lambda, ast.Call)):
                         self.containers.add(name.id)
@@ -704,7 +704,7 @@ class _HostBody(ast.NodeVisitor):
     def _error(self, node: ast.expr | None) -> None:
         called = node.func if isinstance(node, ast.Call) else node
         if not (isinstance(called, ast.Name) and called.id in _ERRORS):
-            raise _opaque(node or ast.Pass(), "raises what is no error of Python")
+            raise _opaque(node or ast.Pass(), "raises what is not an error of Python")
         for part in ast.walk(node) if node is not None else ():
             if isinstance(part, ast.Call) and part is not node:
                 self.visit(part)

@@ -154,7 +154,7 @@ class PlanEvaluator:
         are trusted as those that evaluate are."""
         if not self._own:
             named = not catalog.is_path(kernel := self._wanted.kernel) and "." not in kernel
-            return None if named else f"{kernel} is no file whose text was read"
+            return None if named else f"{kernel} is not a file whose text was read"
         sources = self._processes.sources
         defined = _trusted_names(self._spec, sources)
         (_, data), *others = self._own.items()

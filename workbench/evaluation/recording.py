@@ -292,11 +292,11 @@ class _RecordedOperators(TorchDispatchMode):  # type: ignore[misc]  # untyped, a
             raise NotReplayable(f"it allocates on {x.device}, where the inputs are elsewhere")
         count = x.untyped_storage().nbytes() // x.element_size()
         if value is not None and type(value) not in (int, float, bool):
-            raise NotReplayable("it fills memory with what is no number")
+            raise NotReplayable("it fills memory with what is not a number")
         self._memory.add(x)
         self._memory.allocations.append(PlannedMemory(_dtype(x), count, value))
 
     def _fill(self, x: Any, value: Any) -> None:
         if type(value) not in (int, float, bool):
-            raise NotReplayable("it fills memory with what is no number")
+            raise NotReplayable("it fills memory with what is not a number")
         self._steps.append(FillStep(self._memory.view(x), value))

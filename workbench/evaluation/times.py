@@ -93,7 +93,7 @@ def measured_times(
     except RuntimeError as error:
         return fail_rules(Refusal("measure", str(error), own=False)), None
     first = gpu.time(submission.candidate, compiled, None).result()
-    if isinstance(first, Refusal) and first.cause is not None:  # lost once is no verdict
+    if isinstance(first, Refusal) and first.cause is not None:  # lost once is not a verdict
         first = gpu.time(submission.candidate, compiled, None, PATIENCE).result()
     if isinstance(first, Refusal):
         return fail_rules(first), None

@@ -507,5 +507,5 @@ def remote_cluster(url: str, notify: Callable[[str], None]) -> Cluster:
     from distributed import Client
 
     if not url.partition("://")[2].rpartition(":")[2].isdigit():
-        raise ClusterError(f"--workers {url} is no address; write tcp://HOST:8786.")
+        raise ClusterError(f"--workers {url} is not an address; write tcp://HOST:8786.")
     return Cluster(lambda: Client(url, timeout=CONNECT_S), url, notify)

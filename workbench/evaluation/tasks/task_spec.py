@@ -293,7 +293,7 @@ def _axis(name: str, one: int, two: int, first: Sizes, second: Sizes) -> str:
                 )
     raise TaskError(
         f"The shape of the task's {name} ({one} and {two} at {sizes_text(first)} and "
-        f"{sizes_text(second)}) is no product of its axes, so no other sizes can be checked."
+        f"{sizes_text(second)}) is not a product of its axes, so no other sizes can be checked."
     )
 
 
