@@ -78,7 +78,7 @@ def _is_file(field: Field[Any]) -> bool:
 
 
 def _parameter(field: Field[Any], kind: Any, default: Any = MISSING) -> inspect.Parameter:
-    """Return an option as a parameter: by name alone, unless it has a `default` of its own here.
+    """Return an option as a parameter: only by name, unless it has a `default` of its own here.
     The words of a program are given by place, any number of them."""
     if field.name == "target":
         return inspect.Parameter("target", inspect.Parameter.VAR_POSITIONAL, annotation="str")

@@ -1,6 +1,6 @@
 """Compile a config for a target, with or without a GPU, and read the compiler's results.
 
-The launcher runs on shapes alone (torch's `meta` device) while Triton believes that the target is
+The launcher runs only on shapes (torch's `meta` device) while Triton believes that the target is
 present; its own binder then specialises the arguments exactly as for a real launch. The alignment
 of pointers and strides decides whether loads are vectorised and loops are pipelined.
 """

@@ -31,7 +31,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Submission:
-    """The code under test as its own process describes it. No verdict relies on it alone."""
+    """The code under test as its own process describes it. No verdict relies only on it."""
 
     kernel: str  # name of the Spec
     impl: str

@@ -190,7 +190,7 @@ def numbers_of(signature: LaunchSignature) -> list[int]:
 
 
 def _shapeless(signature: LaunchSignature) -> str:
-    """Return a text that is equal for signatures that differ in numbers alone."""
+    """Return a text that is equal for signatures that differ only in numbers."""
     parts: list[object] = [asdict(signature.function)]
     for name, argument in signature.arguments.items():
         if name in signature.config:

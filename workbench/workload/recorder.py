@@ -53,7 +53,7 @@ from workbench.workload.triton_hooks import (
     tuner_key,
 )
 
-MOST_SIGNATURES = 4096  # about 1 MB of file; later ones are counted by function alone
+MOST_SIGNATURES = 4096  # about 1 MB of file; later ones are counted only by function
 MOST_KEYS = 4 * MOST_SIGNATURES  # of launches in memory; several may be of one signature
 LEAST_WAIT_S = 1.0  # between two writes
 # Names of constants that are knobs of a kernel; other constants, such as extents, are not a choice.
