@@ -138,7 +138,7 @@ def untuned(problem: Mapping[str, Any]) -> list[LaunchChoice]:
 def ratio(problem: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return the Impls taken and best, and the time of the choice over the best one's; None where
     the choice was not timed. Times of a final are compared where both have one."""
-    ours = problem["times"]
+    ours = [one for one in problem["times"] if one["phase"] != "hot"]
     finals = [one for one in ours if one["phase"] == "final"]
     choices = untuned(problem)
     if not ours or not choices:

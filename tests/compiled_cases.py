@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from workbench.backend.compilers import Compiler
-from workbench.code import code_pair
+from workbench.code.compared_pair import ComparedPair, code_change
 from workbench.data.compiled_code import CodeVersions, CompiledCode, HotLoop
 from workbench.data.environment import UNKNOWN
-from workbench.data.record import Case, Failure, Predicted, Record, Resources, Run
+from workbench.data.record import Case, Comparison, Failure, Predicted, Record, Resources, Run
 from workbench.reports.versions import CodeChanges
 
 CASE = Case("matmul", "tiles", "triton", {"block_m": 128}, {"M": 4096}, "bf16", "a100")
@@ -46,10 +46,19 @@ def other(digest="b", timing=MILLISECOND, loop=FACTS.code.loop, **resources):
     return outcome(code, replace(RESOURCES, **resources), timing)
 
 
-def paired(case, before, after, *more, **named):
+def paired(case, before, after, *more, tuned="", commit="", **named):
     """The pair of two outcomes, each of this case; a text is a failure's reason."""
-    both = (replace(failed(o) if isinstance(o, str) else o, case=case) for o in (before, after))
-    return code_pair.paired(*both, *more, **named)
+    both = [replace(failed(o) if isinstance(o, str) else o, case=case) for o in (before, after)]
+    names = "before", "after", *(o.key for o in both)
+    about = RUN, AT, case.kernel, case.sizes, case.dtype
+    entry = Comparison(*about, *names, None, by="code", tuned=tuned, commit=commit)
+    return ComparedPair(entry, *both, code_change(*both, *more, **named))
+
+
+def timed(pair, verdict=None, reason=""):
+    """The pair by code of which a GPU gave a verdict, or a reason why it has none."""
+    entry = replace(pair.comparison, by="time", verdict=verdict, reason=reason)
+    return replace(pair, timed=ComparedPair(entry, pair.before, pair.after))
 
 
 def changes(

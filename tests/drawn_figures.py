@@ -14,11 +14,11 @@ from typing import Any
 
 import compiled_cases
 import synthetic
-from compiled_cases import CASE, failed, other, paired, predicted
+from compiled_cases import CASE, failed, other, paired, predicted, timed
 from table_text import text_of
 
 from workbench import __version__
-from workbench.code.code_pair import CodePair
+from workbench.code.compared_pair import ComparedPair
 from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals
@@ -46,7 +46,8 @@ from workbench.reports.figures import (
     sweep,
     trace,
 )
-from workbench.reports.figures.compare import Operands, round_ratios
+from workbench.reports.figures.compare import round_ratios
+from workbench.reports.pair_texts import problem_name, troubles
 from workbench.reports.pull_request import GateResult, escape_markdown, markdown, table
 from workbench.reports.versions import CodeChanges
 from workbench.tuner.held_back import ErrorRange, HeldSize
@@ -138,7 +139,7 @@ def calibrations() -> Rows:
             yield f"    {text_of(calibration.ratios(part.held_sizes, 'chosen_s'))}"
 
 
-def pairs_of(dice: random.Random, count: int) -> list[CodePair]:
+def pairs_of(dice: random.Random, count: int) -> list[ComparedPair]:
     """Return pairs of code: equal, worse, better, failing; some tuned and some measured."""
 
     def facts() -> Any:
@@ -162,9 +163,7 @@ def pairs_of(dice: random.Random, count: int) -> list[CodePair]:
         ratio = Ratio(1.02, 1.01, 1.03)
         measured = Verdict(word, ratio, None, 0.01, 0.01, 0.001, 48, "so")
         if pair.word == "WORSE" and dice.random() < 0.4:
-            pair = replace(
-                pair, **dice.choice(({"measured": measured}, {"unmeasured": "it broke"}))
-            )
+            pair = timed(pair, *dice.choice(((measured,), (None, "it broke"))))
         result.append(pair)
     return result
 
@@ -198,12 +197,11 @@ def code_changes() -> Rows:
         yield f"  {text_of(versions.word_table(changes))}"
         yield from (f"  {line}" for line in versions.tune_again(pairs))
         yield from (f"  {line}" for line in versions.code_errors(pairs))
-        for rows in (versions.pair_rows(pairs, True, True), versions.pair_rows(pairs, False),
-                     versions.narrow_rows(pairs)):  # fmt: skip
-            yield f"  {text_of(rows)}"
+        for rows in (versions.COLUMNS, versions.WIDE, versions.NARROW):  # fmt: skip
+            yield f"  {text_of(versions.pair_rows(pairs, rows))}"
 
 
-def compared_of(dice: random.Random, run: Run, outcomes: list[Outcome]) -> compare.Compared:
+def compared_of(dice: random.Random, run: Run, outcomes: list[Outcome]) -> ComparedPair:
     """Return two outcomes of a run, one of which may have no time, with their verdict."""
     records = [o for o in outcomes if isinstance(o, Record) and o.is_measured]
     left, right = dice.sample(records, 2)
@@ -217,7 +215,7 @@ def compared_of(dice: random.Random, run: Run, outcomes: list[Outcome]) -> compa
     comparison = Comparison("r", "", right.case.kernel, right.case.sizes, right.case.dtype, impl,
                             "right", left.key, right.key, verdict)  # fmt: skip
     ends: Any = (left, right) if verdict else dice.choice(((left, failure), (None, right)))
-    return compare.Compared(comparison, *ends)
+    return ComparedPair(comparison, *ends)
 
 
 def comparisons() -> Rows:
@@ -232,26 +230,31 @@ def comparisons() -> Rows:
         yield f"  {text_of(compare._how(run, shown))}"
         for each in shown:
             rows = compare.operand_rows(each, run)
-            yield f"  {each.name} {text_of(compare.troubles(each))} {text_of(rows)}"
+            lost = [text for text in troubles(each).split("; ") if text]
+            yield f"  {problem_name(each)} {text_of(lost)} {text_of(rows)}"
             yield f"  {text_of(compare.filled_columns(rows))} {text_of(compare.line(each))}"
-            verdict = each.comparison.verdict
+            verdict = each.verdict
             yield f"  {text_of(compare._facts(verdict))} {text_of(compare._notes(each))}"
             yield f"  {compare.ratio_lines(verdict) if verdict else ''}"
             yield f"  {text_of(compare._resources(each))}"
-            if operands := each.operands:
-                yield f"  {text_of(round_ratios(operands)[:9])}"
+            if each.timings:
+                yield f"  {text_of(round_ratios(each)[:9])}"
 
 
 def round_figures() -> Rows:
     """Yield the ratios of rounds whose windows and clocks are known or not."""
     one, two = (synthetic.measured(s, n=12, seed=n) for n, s in enumerate((3e-5, 3.1e-5)))
+    record = next(o for o in synthetic.softmax()[1] if isinstance(o, Record))
     windows = {"window_sizes": (4, 4, 4), "window_mhz": (1700.0, 1710.0, 1690.0)}
     some = [one, replace(one, **windows), replace(two, **windows), two,
             replace(two, window_sizes=(6, 6), window_mhz=(1500.0, 1600.0)),
             replace(two, window_sizes=(4, 4, 4), window_mhz=(1500.0,))]  # fmt: skip
     for a, b in itertools.product(some, repeat=2):
-        operands = Operands(("a", "b"), (a, b), None)
-        yield f"{text_of(round_ratios(operands))} {text_of(round_ratios(operands, True))}"
+        left, right = (replace(record, timing=timing) for timing in (a, b))
+        pair = ComparedPair(
+            Comparison("r", "", "k", {}, "bf16", "a", "b", "", "", None), left, right
+        )
+        yield f"{text_of(round_ratios(pair))} {text_of(round_ratios(pair, True))}"
 
 
 def comments() -> Rows:
@@ -260,13 +263,16 @@ def comments() -> Rows:
     for exit_code in (0, 1, 2, 3, 130, 9):
         for changes in (None, changes_of(dice, 4), changes_of(dice, 0)):
             left = [(f"k{n}", "new since v1") for n in range(dice.randrange(3))]
-            result = GateResult("v1", exit_code, "workbench gate v1", left, changes,
-                                nothing="no file has changed", checks=checks_of(dice))  # fmt: skip
+            shown = (versions.conclusion(changes), changes.pairs) if changes else ()
+            result = GateResult("v1", exit_code, "workbench gate v1", left, *shown,
+                                nothing="" if changes else "no file has changed",
+                                checks=checks_of(dice))  # fmt: skip
             yield from markdown(result).replace(__version__, "VERSION").splitlines()
     run, outcomes = synthetic.softmax()
     shown = [compared_of(dice, run, list(outcomes)) for _ in range(5)]
     for gpu in ("", "NVIDIA H200"):
-        result = GateResult("v1", 1, "workbench gate v1", (), None, shown, gpu)
+        text = compare.conclusion(shown)
+        result = GateResult("v1", 1, "workbench gate v1", (), text, shown, gpu)
         yield from markdown(result).replace(__version__, "VERSION").splitlines()
     for n in (4, 5, 6):
         yield f"{escape_markdown('abcdef'[:n], 5)} {escape_markdown('a b', n)}"

@@ -20,14 +20,15 @@ from table_text import text_of
 
 from workbench.api import figures, frames
 from workbench.backend.cluster.spread import references_text
-from workbench.code.code_pair import MEANINGS, CodePair, ranked
+from workbench.code.compared_pair import CodeChange, ComparedPair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
+from workbench.commands.pair_results import code_result
 from workbench.commands.result import plain_record
 from workbench.commands.workload_tune import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
-from workbench.reports.versions import code_result
+from workbench.reports.pair_texts import MEANINGS, is_predicted, reasons
 from workbench.traces.trace import (
     ActivityKind,
     CheckerRecord,
@@ -260,20 +261,20 @@ def code_of(dice: random.Random, case: Case) -> Outcome:
     return compiled_cases.outcome(CompiledCode("code", 1), resources, predicted, case)
 
 
-def part_of(pair: CodePair) -> Mapping[str, Any]:
+def part_of(pair: ComparedPair) -> Mapping[str, Any]:
     about = "Two compilers", "3.6.0", "3.9.0", ["a100"], [pair], [], "workbench compare"
     result = code_result(compiled_cases.changes(*about, "2026-11-26T12:00", 1.0))
     return result.plain()["parts"][0]
 
 
-def expected_of(pair: CodePair) -> Mapping[str, Any]:
+def expected_of(pair: ComparedPair) -> Mapping[str, Any]:
     both = {"before": pair.before, "after": pair.after}
     plain = {name: plain_record(o) for name, o in both.items() if isinstance(o, Record)}
     return {"expected_s": {name: plain.get(name, {}).get("expected_s") for name in both}}
 
 
 def printed_code() -> Rows:
-    from workbench.code.code_pair import ORDER
+    from workbench.code.compared_pair import ORDER
 
     for seed in range(18):
         dice = random.Random(seed)
@@ -289,16 +290,12 @@ def printed_code() -> Rows:
                 "bf16",
                 dice.choice(("h200", "a100")),
             )
-            pairs.append(
-                CodePair(
-                    code_of(dice, case),
-                    code_of(dice, case),
-                    word,
-                    ("registers 32 to 64",) if n % 2 else (),
-                    ("spills 8 to 0 B",) if n % 3 == 0 else (),
-                    "2026-11-01" if n % 4 == 0 else "",
-                )
-            )
+            worse = ("registers 32 to 64",) if n % 2 else ()
+            better = ("spills 8 to 0 B",) if n % 3 == 0 else ()
+            tuned = "2026-11-01" if n % 4 == 0 else ""
+            both = code_of(dice, case), code_of(dice, case)
+            pair = compiled_cases.paired(case, *both, tuned=tuned)
+            pairs.append(replace(pair, change=CodeChange(word, worse, better)))
         changes = compiled_cases.changes(
             "title",
             "Triton 3.6",
@@ -319,7 +316,7 @@ def printed_code() -> Rows:
                 f"  {line}" for line in printed(to_console(code_table.say_changes, changes), width)
             )
         yield from (
-            f"  {text_of(expected_of(p))} {p.predicted_ratio} {p.is_predicted} {p.reasons}"
+            f"  {text_of(expected_of(p))} {p.predicted_ratio} {is_predicted(p)} {reasons(p)}"
             for p in ranked(pairs)[:6]
         )
         yield f"  {sorted(part_of(pairs[0]))}"

@@ -613,6 +613,15 @@ class Impl:
         limits. No field of it is AUTO."""
         return self.resolved_config(self.declared_default(limits, dtype), limits, dtype, sizes)
 
+    def default_or_reason(self, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
+        """Return the default at these sizes; None and the reason where it cannot run."""
+        try:
+            config = self.default(limits, dtype, sizes)
+        except ResolveError as error:
+            return None, str(error)
+        reason = self.rejection_reason(config, limits, dtype, sizes)
+        return (None, reason) if reason else (config, "")
+
     def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
         """Return in one sentence why this config cannot run at these sizes, or None if it can. It
         cannot if it is a Metal kernel and the device no Apple GPU, if it has more warps than a

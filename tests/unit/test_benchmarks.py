@@ -36,6 +36,7 @@ SCRIPTS = (
     "workload_loop",
     "cluster",
     "main_loop",
+    "launch_times",
     "ops_choice",
 )
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}

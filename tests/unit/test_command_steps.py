@@ -18,7 +18,6 @@ from workbench.commands import (
     history,
     instrumentation,
     stored,
-    version_verdicts,
     workload_export,
     workload_run,
 )
@@ -228,19 +227,6 @@ def test_a_bisection_is_over_where_every_other_candidate_was_skipped():
     assert one.is_over
     one.steps, one.candidates = [], ["c"]
     assert one.is_over
-
-
-def test_verdicts_of_versions_are_stored_once_begun():
-    calls = []
-    one = version_verdicts.VersionVerdicts.__new__(version_verdicts.VersionVerdicts)
-    one.store = SimpleNamespace(end=lambda *words: calls.append(words))
-    one.comparisons = []
-    one.end("complete")
-    assert calls == []
-    words = [SimpleNamespace(word="SAME"), None, SimpleNamespace(word="SAME")]
-    one.comparisons = [SimpleNamespace(verdict=word) for word in words]
-    one.end("complete")
-    assert calls == [("complete", {"SAME": 2, "none": 1}, {})]
 
 
 def test_a_new_capture_has_a_name_of_its_own(tmp_path):

@@ -20,6 +20,7 @@ from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, Worke
 from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.commands import (
     calibrate,
+    compiler_comparison,
     gpu_lines,
     operands,
     problem,
@@ -29,7 +30,6 @@ from workbench.commands import (
     tune,
     tune_words,
     tuned,
-    version_verdicts,
     workload_compare,
     workload_run,
     workload_tune,
@@ -42,6 +42,7 @@ from workbench.commands.options import (
     WorkloadTuneOptions,
 )
 from workbench.commands.profile import ProfileCommand
+from workbench.commands.result import shared_sizes
 from workbench.commands.run import wants_cluster
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.expected_change import ExpectationResult
@@ -1233,32 +1234,16 @@ def test_sizes_are_calibrated_kernel_by_kernel_and_those_held_back_last(monkeypa
 # Verdicts on two versions, and tools
 
 
-def test_the_run_of_verdicts_has_sizes_where_all_are_the_same(monkeypatch):
-    run, _ = synthetic.softmax()
+def test_a_run_has_sizes_where_all_are_the_same():
     case = next(o for o in synthetic.softmax()[1]).case
-
-    def of(*cases):
-        measured = [SimpleNamespace(case=c, kernel="k.py") for c in cases]
-        options = SimpleNamespace(command="compare", dtype="bf16")
-        compilers = [SimpleNamespace(version=v) for v in ("3.6", "3.9")]
-        return version_verdicts.run_of_verdicts(
-            options, find_device("h200"), run.environment, measured, compilers
-        )
-
     other = replace(case, kernel="copy")
-    assert of(case, case).sizes == case.sizes and of(case, other).sizes == {}
-    assert (
-        of(case, replace(case, sizes={"M": 1})).sizes == {}
-        and of(case, other).kernel == "softmax, copy"
-    )
-    assert of(case).environment.versions["triton"] == "3.6 and 3.9"
-    refused = version_verdicts.NoVersionTimes("broken", 1)
-    assert (
-        version_verdicts._result(refused, 1).reason == "broken"
-        and version_verdicts._result(refused, 1).own
-    )
-    assert version_verdicts._result(refused, 0).reason == "the other version could not run"
-    assert version_verdicts._result(replace(refused, place=None), 0).reason == "broken"
+    assert shared_sizes([case, case]) == case.sizes and shared_sizes([case, other]) == {}
+    assert shared_sizes([case, replace(case, sizes={"M": 1})]) == {} == shared_sizes([])
+    refused = compiler_comparison.NoVersionTimes("broken", 1)
+    side = compiler_comparison._operand_result
+    assert side(refused, 1).reason == "broken" and side(refused, 1).own
+    assert side(refused, 0).reason == "the other version could not run"
+    assert side(replace(refused, place=None), 0).reason == "broken"
 
 
 def test_each_tool_gets_what_is_asked_of_it_alone():

@@ -34,6 +34,7 @@ from workbench.data.record import Comparison, Failure, Record
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device.hardware import DEVICES, UnknownDevice
 from workbench.measurement.candidate import Refusal
+from workbench.reports.pair_texts import unmeasured
 
 # Where a version is
 
@@ -269,9 +270,11 @@ def test_the_pairs_of_a_run_are_those_of_its_records(tmp_path):
             )
         )
         pairs = [one.compare(one.keep(before), after) for after in (wide, fails)]
-        one.keep_verdict(pairs[0], None, "it broke")
+        entry = replace(pairs[0].comparison, by="time", reason="it broke")
+        one.keep_comparison(entry)
     assert [p.word for p in one.changes.pairs] == ["WORSE", "FAILS"] == [p.word for p in pairs]
-    assert one.changes.pairs[0] == replace(pairs[0], unmeasured="it broke")
+    first = one.changes.pairs[0]
+    assert replace(first, timed=None) == pairs[0] and unmeasured(first) == "it broke"
     assert len([e for e in events(one) if isinstance(e, Record)]) == 2
     assert [e.by for e in events(one) if isinstance(e, Comparison)] == ["code", "code", "time"]
 

@@ -13,7 +13,7 @@ import pytest
 import synthetic
 from compiled_cases import RESOURCES, outcome, predicted
 
-from workbench.code import code_pair
+from workbench.code import compared_pair
 from workbench.data import (
     database,
     energy,
@@ -776,11 +776,11 @@ def test_a_range_of_text_is_no_tuple_of_numbers():
 def test_instructions_of_a_loop_are_for_the_same_work():
     one = SimpleNamespace(instructions=400, groups={"matrix": 2}, load_bytes=8)
     other = SimpleNamespace(instructions=420, groups={"matrix": 2}, load_bytes=4)
-    assert code_pair.loop_rates(one, other) == (200.0, 210.0, "a matrix instruction")
+    assert compared_pair.loop_rates(one, other) == (200.0, 210.0, "a matrix instruction")
     plain = [replace_names(loop, groups={}) for loop in (one, other)]
-    assert code_pair.loop_rates(*plain) == (50.0, 105.0, "a byte")
-    assert code_pair.loop_rates(one, plain[1]) is None is code_pair.loop_rates(one, None)
-    assert code_pair.loop_rates(plain[0], replace_names(plain[1], load_bytes=0)) is None
+    assert compared_pair.loop_rates(*plain) == (50.0, 105.0, "a byte")
+    assert compared_pair.loop_rates(one, plain[1]) is None is compared_pair.loop_rates(one, None)
+    assert compared_pair.loop_rates(plain[0], replace_names(plain[1], load_bytes=0)) is None
 
 
 def code_of(
@@ -830,8 +830,8 @@ def code_of(
     ],
 )
 def test_code_is_worse_beyond_what_counts(one, other, worse):
-    assert list(code_pair._worse(code_of(**one), code_of(**other), 0.25)) == worse
-    back = list(code_pair._worse(code_of(**one), code_of(**other), 0.25, backwards=True))
+    assert list(compared_pair._worse(code_of(**one), code_of(**other), 0.25)) == worse
+    back = list(compared_pair._worse(code_of(**one), code_of(**other), 0.25, backwards=True))
     assert len(back) == len(worse) and not set(back) & set(worse)
 
 

@@ -268,7 +268,7 @@ def test_a_plan_is_held_to_its_inputs():
     (replace(CALL, steps=(replace(LAUNCH, grid=(0,)),)), "its grid"),
     (replace(CALL, steps=(replace(LAUNCH, options={"warmup": True}),)), "option warmup"),
     (replace(CALL, steps=(replace(LAUNCH, options={"num_warps": True}),)), "option num_warps"),
-    (replace(CALL, steps=(replace(LAUNCH, arguments={"f": PlannedFunction(9)}),)), "not a function"),
+    (replace(CALL, steps=(replace(LAUNCH, arguments={"f": PlannedFunction(9)}),)), "a function of"),
     (replace(CALL, steps=(replace(LAUNCH, arguments={"f": "x"}),)), "not a value of a plan"),
     (replace(CALL, steps=(replace(LAUNCH, arguments={"f": PlannedTuple((
         replace(X, offset=4),))}),)), "beyond its memory"),

@@ -9,16 +9,17 @@ from pathlib import Path
 import compiled_cases
 import pytest
 import synthetic
-from compiled_cases import CASE, FACTS, other, paired, predicted
+from compiled_cases import CASE, FACTS, other, paired, predicted, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import __version__
+from workbench.code.compared_pair import ComparedPair, compiled_change
+from workbench.commands.pair_results import code_result
 from workbench.data.compiled_code import HotLoop
 from workbench.data.record import Comparison, Ratio, Verdict
-from workbench.reports.compare import Compared
+from workbench.reports.compare import conclusion
 from workbench.reports.pull_request import MARKER, GateResult, escape_markdown, markdown
-from workbench.reports.versions import code_result
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pull_request"
 MOST = 65_536  # characters of a comment
@@ -33,8 +34,8 @@ def of_code(pairs, left_out=(), baseline="origin/main", broken=False):
     command = f"workbench gate {baseline} --device a100"
     names = "Changed kernels", baseline, "WORKING", ["a100"]
     changes = compiled_cases.changes(*names, pairs, [], command, "2026-11-23T12:00", 1.0)
-    code = code_result(changes, ["FAILS"] * broken).exit_code
-    return GateResult(baseline, code, command, left_out, changes)
+    result = code_result(changes, ["FAILS"] * broken)
+    return GateResult(baseline, result.exit_code, command, left_out, result.sentence, pairs)
 
 
 def of_times():
@@ -42,14 +43,24 @@ def of_times():
     left, right = outcomes[:2]
     slow = Verdict("SLOW", Ratio(1.25, 1.24, 1.26), None, 0.01, 0.01, 0.001, 48, "so")
     each = [
-        Compared(Comparison("r", "", "softmax", {"M": 8, "N": 64}, "bf16", "rows at v1", "rows",
-                            left.key, right.key, verdict), left, right)
+        ComparedPair(Comparison("r", "", "softmax", {"M": 8, "N": 64}, "bf16", "rows at v1", "rows",
+                                left.key, right.key, verdict), left, right,
+                     compiled_change(left, right))
         for verdict in (slow, replace(slow, word="SAME", time=Ratio(1.001, 0.999, 1.003)), None)
     ]  # fmt: skip
-    return GateResult("v1", 1, "workbench gate v1", (), None, each, "NVIDIA H200")
+    return GateResult("v1", 1, "workbench gate v1", (), conclusion(each), each, "NVIDIA H200")
+
+
+def of_both():
+    """Pairs by code, of which a GPU measured two."""
+    slow = Verdict("SLOW", Ratio(1.25, 1.24, 1.26), None, 0.01, 0.01, 0.001, 48, "so")
+    worse = paired(CASE, FACTS, SLOWER)
+    asked = timed(worse, slow), timed(worse, None, "wrong by 3")
+    return of_code([*asked, worse, paired(CASE, FACTS, FACTS)])
 
 
 CASES = {
+    "both": of_both(),
     "suspected": of_code([paired(CASE, FACTS, SLOWER), paired(CASE, FACTS, FACTS)]),
     "same": of_code([paired(CASE, FACTS, FACTS)], [("gelu", "new since origin/main")]),
     "broken": of_code(

@@ -12,12 +12,13 @@ from dataclasses import replace
 import pytest
 import synthetic
 
+from workbench.code.compared_pair import ComparedPair
 from workbench.commands.console import ProgressLine
 from workbench.data.record import Case, Measured, Outcome, Record, Run, key_of
 from workbench.data.selection import rate, select
 from workbench.data.units import duration, quantity, reading
 from workbench.reports import ceilings, measure, roofline, sweep
-from workbench.reports.compare import HEADS, Compared, conclusion, line, operand_rows, ratio_lines
+from workbench.reports.compare import HEADS, conclusion, line, operand_rows, ratio_lines
 from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, json_text, sheet_of
 from workbench.reports.selection_sentence import sentence
 
@@ -111,7 +112,7 @@ def test_the_roofline_and_its_csv_and_json_hold_the_same_rates() -> None:
 
 def test_each_side_of_a_comparison_has_its_own_time_and_rate() -> None:
     text = synthetic_verdict()
-    compared = Compared(text, OURS, LIBRARY)
+    compared = ComparedPair(text, OURS, LIBRARY)
     left, right = operand_rows(compared, RUN)
     at = HEADS.index("rate")
     assert (left[0], left[1], left[at]) == ("ours", "1250.0 µs", "3457 GB/s")

@@ -2,11 +2,10 @@
 
 import json
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled_cases import CASE, FACTS, FakeCompilers, other, paired
+from compiled_cases import CASE, FACTS, FakeCompilers, other, paired, timed
 from fake_gpu import FakeGpu, FakeVariant, Weather
 
 from workbench.backend import version_timing
@@ -17,6 +16,7 @@ from workbench.commands import compiler_comparison
 from workbench.commands.compiler_comparison import CompilerComparison
 from workbench.commands.console import plain_console
 from workbench.commands.options import CompareOptions
+from workbench.commands.result import RunResult
 from workbench.data.database import open_history
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import RunFinished, read
@@ -160,7 +160,7 @@ def test_without_a_gpu_nothing_is_locked(on):
     machine = on(Machine({}, device="none"))
     with machine.timer() as timer:
         assert timer.device() is None
-    assert machine.locks == [] and machine.ended == 3
+    assert machine.locks == [] and machine.ended == 1
 
 
 def compare(tmp_path, monkeypatch, machine, kernels=("copy",)):
@@ -223,23 +223,22 @@ def check_expected(records):
 
 
 def stored(tmp_path):
-    """Runs, outcomes and comparisons in the database, and the same of the events file."""
+    """The only run, its outcomes and comparisons in the database, and the same of the events file;
+    then those alone that were timed."""
     with open_history(f"sqlite:///{tmp_path / 'runs.db'}", reading=True) as history:
-        run, code = history.runs(limit=9)
-        assert (run.kind, code.kind) == ("times", "code")
+        (run,) = history.runs(limit=9)
+        assert run.kind == "code"
         outcomes, comparisons = history.outcomes(run.id), history.comparisons(run.id)
         state = history.state(run.id)
-        assert history.state(code.id) == state
-        verdicts = [c for c in history.comparisons(code.id) if c.by == "time"]
-        assert [c.verdict for c in verdicts] == [c.verdict for c in comparisons]
     events = [
-        e for e in read(tmp_path / code.id / "events.jsonl").events
+        e for e in read(tmp_path / run.id / "events.jsonl").events
         if isinstance(e, (Comparison, Record, Failure, RunFinished)) and e.run == run.id
     ]  # fmt: skip
     assert [e for e in events if isinstance(e, Comparison)] == comparisons
     assert [e for e in events if isinstance(e, (Record, Failure))] == outcomes
     assert [e.state for e in events if isinstance(e, RunFinished)] == [state]
-    return run, outcomes, comparisons, state
+    one = RunResult(run, outcomes, comparisons).timed_part()
+    return one.run, one.outcomes, one.comparisons, state
 
 
 def test_each_verdict_is_stored_and_drawn_again(on, tmp_path, monkeypatch, capsys):
@@ -263,6 +262,11 @@ def test_each_verdict_is_stored_and_drawn_again(on, tmp_path, monkeypatch, capsy
     assert main(["history", "--json", str(tmp_path / "h.json"), *database]) == 0
     measured = json.loads((tmp_path / "h.json").read_text())["measured"]
     assert sorted(row["time_s"] for row in measured) == sorted(o.time_s for o in outcomes)
+    drawn = ["report", "roofline", "--out", str(tmp_path / "r.html"), "--json", str(tmp_path / "r")]
+    assert main([*drawn, "--kernel", "copy", "--device", "a100", *database]) == 0
+    points = json.loads((tmp_path / "r").read_text())["points"]
+    assert points and {p["kind"] for p in points} == {"measured"}
+    assert main([*drawn, "--kernel", "copy", "--device", "h200", *database]) == 2
 
 
 def test_ctrl_c_keeps_the_verdicts_so_far(on, tmp_path, monkeypatch, capsys):
@@ -294,12 +298,17 @@ def test_a_version_that_fails_is_a_stored_failure(on, tmp_path, monkeypatch):
     assert by_key[comparison.left_key] == "the other version could not run"
 
 
-def test_without_a_gpu_no_verdict_is_stored(on, tmp_path, monkeypatch):
+def test_without_a_gpu_no_verdict_is_stored(on, tmp_path, monkeypatch, capsys):
     machine = on(Machine({}, device="rtx5090"))
     machine.device = "none"
     compare(tmp_path, monkeypatch, machine)
     with open_history(f"sqlite:///{tmp_path / 'runs.db'}", reading=True) as history:
-        assert [run.kind for run in history.runs(limit=9)] == ["code"]
+        (run,) = history.runs(limit=9)
+    assert run.kind == "code"
+    database = ["--database", f"sqlite:///{tmp_path / 'runs.db'}"]
+    assert main(["report", "compare", run.id, *database]) == 2
+    assert f"draw it with `workbench report versions {run.id}`" in capsys.readouterr().err
+    assert main(["report", "compare", *database]) == 2
 
 
 def pair(word=None):
@@ -312,7 +321,7 @@ def pair(word=None):
              "INCONCLUSIVE": Ratio(1.01, 0.9, 1.1)}[word]  # fmt: skip
     result = verdict(ratio, None, 0.01, 0.0, 48)
     assert result.word == word
-    return replace(known, measured=result)
+    return timed(known, result)
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,8 @@ def _impl(
 
 
 def _launch(impl: Impl, dtype: str, sizes: Sizes, device: Device) -> dict[str, Any]:
-    config, reason = None, ""
-    try:
-        chosen = impl.default(device.limits, dtype, sizes)
-        reason = impl.rejection_reason(chosen, device.limits, dtype, sizes) or ""
-        config = None if reason else dict(values(chosen))
-    except ResolveError as error:
-        reason = str(error)
+    chosen, reason = impl.default_or_reason(device.limits, dtype, sizes)
+    config = None if chosen is None else dict(values(chosen))
     return {"device": device.name, "sizes": dict(sizes), "config": config, "reason": reason}
 
 

@@ -96,7 +96,7 @@ class VersionTimer:
     def device(self) -> Device | None:
         """Return the GPU of this machine, or None where a process sees none."""
         try:
-            result = self._ready()[0].ask(worker.describe, None, timeout_s=BEGIN_S)
+            result = self._ready(1)[0].ask(worker.describe, None, timeout_s=BEGIN_S)
         except LOST:
             self._end()
             return None
@@ -146,13 +146,13 @@ class VersionTimer:
             results.append(result)
         return results
 
-    def _ready(self) -> list[Any]:
-        """Return the processes, started where there are none."""
-        if not self._processes:
-            self._processes = [self._start(folder) for folder in self._folders]
-            for process in self._processes:
-                process.begin(worker.warm)
-                process.begin(worker.load)
+    def _ready(self, count: int = 3) -> list[Any]:
+        """Return the first processes, started where they are not there."""
+        for folder in self._folders[len(self._processes) : count]:
+            process = self._start(folder)
+            self._processes.append(process)
+            process.begin(worker.warm)
+            process.begin(worker.load)
         return self._processes
 
     def _end(self) -> None:

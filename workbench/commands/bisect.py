@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from workbench.commands.comparison import (
     Pair,
     PairMaker,
     compare_pair,
-    draw_comparisons,
     require_gpu,
+    run_comparisons,
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
@@ -28,20 +29,24 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
-    draw_ended_run,
-    execute,
     new_run,
     repository_of,
     resources,
     say_page,
 )
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Failure, Verdict, key_of
 from workbench.data.units import amount
 from workbench.device.hardware import METAL
-from workbench.revisions.bisection import Bisection, BisectStep, Decision, describe, subject_of
+from workbench.revisions.bisection import (
+    SHORT,
+    Bisection,
+    BisectStep,
+    Decision,
+    describe,
+    subject_of,
+)
 from workbench.revisions.worktree import WorktreeError, Worktrees
 from workbench.spec import sizes_text
 from workbench.tuner.space import RecordFactory
@@ -49,7 +54,7 @@ from workbench.tuner.space import RecordFactory
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHORT = 12  # digits of a commit in names and messages
+Decide = Callable[[str], Decision]
 OWN = ("refused", "compile", "check", "launch")  # stages of which the config itself is the cause
 LISTED = 10  # candidates that are printed
 
@@ -112,7 +117,20 @@ class BisectCommand:
         self.console.print(f"{text}; {amount(left, 'step')} left  ({step.subject})",
                            soft_wrap=True)  # fmt: skip
 
-    def conclude(self, bisection: Bisection, candidates: list[str], file: Path) -> int:
+    def search(self, trees: Worktrees, between: tuple[str, str], file: Path, decide: Decide) -> int:
+        """Search between GOOD and BAD, whose hashes these are, and conclude. Each checkout is
+        removed again. Returns the exit code."""
+
+        def decide_once(commit: str) -> Decision:
+            try:
+                return decide(commit)
+            finally:
+                trees.drop(commit)
+
+        search = Bisection(trees.repository, trees.root(between[0]), *between)
+        return self._conclude(search, search.search(decide_once, self.tell), file)
+
+    def _conclude(self, bisection: Bisection, candidates: list[str], file: Path) -> int:
         """Print the commit, or those of which one is it. Returns the exit code."""
         repository = bisection.repository
         within = repository.relative_path(file)
@@ -175,14 +193,10 @@ class MeasuredBisect:
             RecordFactory(run, self.problem, backend.protocol), backend.device.limits, self.trees
         )
         say_begin(command.console, run, options.threshold)
-        folder = folder_of(options.out, run.id)
-        recorder = self.resources.recorder(run)
-        draw = partial(draw_comparisons, folder=folder)
-        state = execute(recorder, self._obtain, draw)
-        page = draw_ended_run(recorder, draw).resolve()
-        say_page(command.console, page)
-        code = INTERRUPTED if state == "interrupted" else self._code
-        return command.write(code, [recorder.result(page)])
+        result = run_comparisons(self.resources, run, options.out, self._obtain)
+        assert result.page is not None
+        say_page(command.console, result.page)
+        return command.write(INTERRUPTED if result.state == "interrupted" else self._code, [result])
 
     def _obtain(self, recorder: Recorder) -> None:
         """Compare BAD with GOOD first, then search."""
@@ -196,16 +210,8 @@ class MeasuredBisect:
             say_result(command.console, text, "bold", whole=False)
             return
         command.console.print(f"BAD against GOOD: {first.reason}", soft_wrap=True)
-        search = Bisection(self.trees.repository, self.trees.root(self.good), self.good, self.bad)
-        candidates = search.search(lambda commit: self._decide(commit, recorder), command.tell)
-        self._code = command.conclude(search, candidates, self.file)
-
-    def _decide(self, commit: str, recorder: Recorder) -> Decision:
-        """Return the decision on a commit. Its checkout is removed again."""
-        try:
-            return self._compare(commit, recorder)
-        finally:
-            self.trees.drop(commit)
+        decide = partial(self._compare, recorder=recorder)
+        self._code = command.search(self.trees, (self.good, self.bad), self.file, decide)
 
     def _compare(self, commit: str, recorder: Recorder) -> Decision:
         operands = (
@@ -227,8 +233,8 @@ class MeasuredBisect:
         for attempt in range(2):  # an undecided comparison is made once more
             keyed = _key_pair(pair, commit, attempt)
             compared = compare_pair(keyed, recorder, self.command.options.threshold)
-            if (result := compared.comparison.verdict) is None:
-                return self._skip_or_raise(compared.left, compared.right)
+            if (result := compared.verdict) is None:
+                return self._skip_or_raise(compared.before, compared.after)
             last = result
             words = f"{result.word}: {result.reason}"
             if result.word != "INCONCLUSIVE":

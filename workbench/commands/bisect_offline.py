@@ -5,7 +5,7 @@ Code that is GOOD's is as fast as GOOD for sure, and BAD's as slow as BAD; any o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from workbench import catalog
 from workbench.backend.compilers import Compiler, Compilers, CompileTask, FactsJob
 from workbench.backend.protocol import Problem
 from workbench.catalog.source import load_kernel
-from workbench.code.code_pair import has_facts, missing_reason, paired
+from workbench.code.compared_pair import code_change, has_facts
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.console import say_result
@@ -25,16 +25,15 @@ from workbench.data.compiled_code import CodeVersions
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED
 from workbench.data.record import Case, Outcome
 from workbench.device.hardware import METAL, Device, backend_of
+from workbench.reports.pair_texts import missing_reason, reasons
 from workbench.reports.run_index import write_run_page
 from workbench.reports.versions import changes_page
-from workbench.revisions.bisection import Bisection, Decision
+from workbench.revisions.bisection import SHORT, Decision
 from workbench.revisions.worktree import Repository, WorktreeError, Worktrees
 from workbench.spec import ResolveError, values
 
 if TYPE_CHECKING:
     from workbench.commands.bisect import BisectCommand
-
-SHORT = 12  # digits of a commit in names
 
 
 @dataclass
@@ -48,6 +47,11 @@ class OfflineBisect:
     file: Path
     good: str
     bad: str
+    trees: Worktrees = field(init=False)
+    pools: Compilers = field(init=False)
+    compiler: Compiler = field(init=False)
+    stored: CodeRun = field(init=False)
+    device: Device = field(init=False)
 
     def go(self) -> int:
         """Run to the end. Returns 0 where the commit was located, 3 where some were left undecided,
@@ -61,45 +65,32 @@ class OfflineBisect:
             raise CommandError(
                 "bisect --device compares machine code, and Metal kernels have none."
             )
-        (device,) = devices_of([options.device])
+        (self.device,) = devices_of([options.device])
         require_triton()
         with (
             stored_runs(options.database, reading=False) as history,
-            Worktrees(self.repository) as trees,
-            Compilers([None]) as pools,
+            Worktrees(self.repository) as self.trees,
+            Compilers([None]) as self.pools,
         ):
-            (compiler,) = pools.versions()
+            (self.compiler,) = self.pools.versions()
             names = options.good, options.bad
-            versions = CodeVersions(*names, (device.name,), options.threshold, configs=0)
+            versions = CodeVersions(*names, (self.device.name,), options.threshold, configs=0)
             case = Case(self.problem.spec.name, "", "triton", {}, self.problem.sizes,
-                        self.problem.dtype, device.name)  # fmt: skip
-            root = self.repository.root
-            run = new_code_run(options, "bisect", [case], versions, [compiler], root)
+                        self.problem.dtype, self.device.name)  # fmt: skip
+            compilers, root = [self.compiler], self.repository.root
+            run = new_code_run(options, "bisect", [case], versions, compilers, root)
             code = INTERRUPTED
-            with stored_code(options, run, history) as stored:
-                code = Compiling(self, trees, pools, compiler, stored, device).search()
-        page = write_run_page(stored.folder, changes_page(stored.changes)).resolve()
+            with stored_code(options, run, history) as self.stored:
+                code = self._search()
+        page = write_run_page(self.stored.folder, changes_page(self.stored.changes)).resolve()
         say_page(self.command.console, page)
-        return self.command.write(code, [stored.result(page)])
+        return self.command.write(code, [self.stored.result(page)])
 
-
-@dataclass
-class Compiling:
-    """The machine code of commits, on one device."""
-
-    of: OfflineBisect
-    trees: Worktrees
-    pools: Compilers
-    compiler: Compiler
-    stored: CodeRun
-    device: Device
-
-    def search(self) -> int:
+    def _search(self) -> int:
         """Return the exit code of the search."""
-        of, command = self.of, self.of.command
-        options = command.options
-        good, bad = self._must(of.good, options.good), self._must(of.bad, options.bad)
-        if self.stored.compare(good, bad, commit=of.bad[:SHORT]).word == "SAME":
+        command, options = self.command, self.command.options
+        good, bad = self._must(self.good, options.good), self._must(self.bad, options.bad)
+        if self.stored.compare(good, bad, commit=self.bad[:SHORT]).word == "SAME":
             text = (
                 f"{options.good} and {options.bad} have the same machine code for "
                 f"{self.device.name}, so none of the commits between made it slower there."
@@ -112,25 +103,20 @@ class Compiling:
         )
 
         def decide(commit: str) -> Decision:
-            try:
-                outcome = self._outcome(commit)
-            finally:
-                self.trees.drop(commit)
+            outcome = self._outcome(commit)
             if isinstance(outcome, str):
                 return Decision("skip", outcome.rstrip("."))
             pair = self.stored.compare(good, outcome, commit=commit[:SHORT])
             if pair.word == "FAILS":
-                return Decision("skip", pair.reasons.rstrip("."))
+                return Decision("skip", reasons(pair).rstrip("."))
             if pair.word == "SAME":
                 return Decision("good", "the machine code of GOOD")
-            if paired(bad, outcome).word == "SAME":
+            if code_change(bad, outcome).word == "SAME":
                 return Decision("bad", "the machine code of BAD")
             return Decision("skip", "other machine code than both: undecided without a GPU")
 
-        search = Bisection(of.repository, self.trees.root(of.good), of.good, of.bad)
-        candidates = search.search(decide, command.tell)
         command.result["bad_against_good"] = "other machine code than GOOD's; nothing was measured"
-        return command.conclude(search, candidates, of.file)
+        return command.search(self.trees, (self.good, self.bad), self.file, decide)
 
     def _must(self, commit: str, named: str) -> Outcome:
         outcome = self._outcome(commit)
@@ -154,17 +140,15 @@ class Compiling:
         return outcome
 
     def _job(self, commit: str) -> FactsJob | str:
-        problem, device = self.of.problem, self.device
-        within = self.trees.repository.relative_path(self.of.file)
+        problem, device = self.problem, self.device
+        within = self.repository.relative_path(self.file)
         version = self.trees.file(commit, within)
         if version is None:
             return f"it has no file {within}"
         version_of = load_kernel(problem.kernel, str(version))
-        chosen = self.of.operand.choose(
-            version_of.spec, device.limits, problem.dtype, problem.sizes
-        )
-        impl, config = chosen
-        if reason := impl.rejection_reason(config, device.limits, problem.dtype, problem.sizes):
+        at = device.limits, problem.dtype, problem.sizes
+        impl, config = self.operand.choose(version_of.spec, *at)
+        if reason := impl.rejection_reason(config, *at):
             return reason
         case = Case(impl.spec.name, impl.name, impl.backend, values(config), dict(problem.sizes),
                     problem.dtype, device.name)  # fmt: skip

@@ -14,7 +14,7 @@ from workbench.data.record import Case
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device import hardware
 from workbench.device.hardware import Device
-from workbench.spec import Impl, ResolveError, Sizes, Spec, values
+from workbench.spec import Impl, Sizes, Spec, values
 from workbench.tuner.choice import sources_of
 
 ALL = "all"
@@ -125,22 +125,15 @@ class ConfigChooser:
         """Return the default at the first sizes to time that do not reject it."""
         reason = ""
         for sizes in [sizes_of(spec, self.sizes)] if self.sizes else spec.bench:
-            try:
-                config = impl.default(device.limits, self.dtype, sizes)
-            except ResolveError as error:
-                reason = reason or str(error)
-                continue
-            rejected = impl.rejection_reason(config, device.limits, self.dtype, sizes)
-            if rejected is None:
+            config, refused = impl.default_or_reason(device.limits, self.dtype, sizes)
+            if config is not None:
                 return self._config(kernel, impl, values(config), sizes, device)
-            reason = reason or rejected
+            reason = reason or refused
         return NotCompiled(impl.title, device.name, reason)
 
     def _config(
         self, kernel: str, impl: Impl, config: Mapping[str, int], sizes: Sizes, device: Device
     ) -> ChosenConfig:
-        case = Case(
-            impl.spec.name, impl.name, impl.backend, dict(config), dict(sizes), self.dtype,
-            device.name,
-        )  # fmt: skip
+        about = impl.spec.name, impl.name, impl.backend, dict(config), dict(sizes)
+        case = Case(*about, self.dtype, device.name)
         return ChosenConfig(FactsJob(kernel, case, code_hash(impl)), device)

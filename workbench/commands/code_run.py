@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.code.code_pair import CodePair, has_facts, paired
+from workbench.code.compared_pair import ComparedPair, code_change, has_facts
 from workbench.commands.comparison import comparison_of
 from workbench.commands.options import BisectOptions, CompareOptions, GateOptions
-from workbench.commands.result import RunResult
+from workbench.commands.result import RunResult, shared_sizes
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
@@ -28,7 +28,6 @@ from workbench.data.record import (
     Failure,
     Outcome,
     Run,
-    Verdict,
 )
 from workbench.data.store import Store
 from workbench.reports.versions import CodeChanges, changes_of
@@ -47,39 +46,28 @@ def new_code_run(
     versions: CodeVersions,
     compilers: Sequence[Compiler],
     repository: Path | None = None,
+    environment: Environment | None = None,
 ) -> Run:
-    """Return the run of an engine that compares these configs by their machine code."""
-    about = f"{versions.before} to {versions.after}", ", ".join(versions.devices)
-    run = run_of_versions(options, engine, about, cases, compilers, fingerprint(None, repository))
-    return replace(run, kind="code", versions=versions)
-
-
-def run_of_versions(
-    options: CodeOptions,
-    engine: str,
-    about: tuple[str, str],
-    cases: Sequence[Case],
-    compilers: Sequence[Compiler],
-    environment: Environment,
-) -> Run:
-    """Return a run over these configs, compiled by one or two versions of Triton. `about` is its
-    name and its device."""
+    """Return the run of an engine that compares these configs by their machine code. `environment`
+    is that of a GPU which is to measure some of them."""
+    environment = environment or fingerprint(None, repository)
     kernels = list(dict.fromkeys(case.kernel for case in cases))
-    sizes = [dict(case.sizes) for case in cases]
     triton = " and ".join(dict.fromkeys(compiler.version for compiler in compilers))
     return Run(
         project=project_id(),
         id=run_id(engine, *kernels) if len(kernels) == 1 else run_id(engine, "suite"),
         engine=engine,
-        name=about[0],
+        name=f"{versions.before} to {versions.after}",
         command=options.command,
         started=timestamp(),
         kernel=", ".join(kernels),
-        sizes=sizes[0] if len(kernels) == 1 and sizes == sizes[:1] * len(sizes) else {},
+        sizes=shared_sizes(cases),
         dtype=options.dtype,
-        device=about[1],
-        predicted=environment.gpu is None,
+        device=", ".join(versions.devices),
+        predicted=True,
         environment=replace(environment, versions={**environment.versions, "triton": triton}),
+        kind="code",
+        versions=versions,
     )
 
 
@@ -127,7 +115,7 @@ class CodeRun:
         pools: Compilers,
         tasks: Sequence[tuple[CompileTask, CompileTask]],
         known: Mapping[str, Outcome],
-    ) -> Iterator[tuple[int, CodePair]]:
+    ) -> Iterator[tuple[int, ComparedPair]]:
         """Yield the place of each pair of tasks with its pair when both are compiled."""
         outcomes: dict[int, Outcome] = {}
         for n, outcome in self.obtain(pools, [task for both in tasks for task in both], known):
@@ -139,7 +127,7 @@ class CodeRun:
 
     def compare(
         self, before: Outcome, after: Outcome, tuned: str = "", commit: str = ""
-    ) -> CodePair:
+    ) -> ComparedPair:
         """Store that two outcomes are compared by their code, and return the pair."""
         versions = self.run.versions
         assert versions is not None
@@ -147,16 +135,12 @@ class CodeRun:
         left = f"{before.case.label} {word} {versions.before}"
         right = f"{after.case.label} {word} {commit or versions.after}"
         entry = comparison_of(self.run, ((before, left), (after, right)), None)
-        self._keep(replace(entry, by="code", tuned=tuned, commit=commit))
-        return paired(before, after, versions.threshold, tuned, commit)
+        entry = replace(entry, by="code", tuned=tuned, commit=commit)
+        self.keep_comparison(entry)
+        return ComparedPair(entry, before, after, code_change(before, after, versions.threshold))
 
-    def keep_verdict(self, pair: CodePair, verdict: Verdict | None, reason: str) -> None:
-        """Store what a GPU said of a pair: its verdict, or the reason why it has none."""
-        keys = pair.before.key, pair.after.key
-        mine = next(c for c in self.comparisons if (c.left_key, c.right_key) == keys)
-        self._keep(replace(mine, at=timestamp(), by="time", verdict=verdict, reason=reason))
-
-    def _keep(self, comparison: Comparison) -> None:
+    def keep_comparison(self, comparison: Comparison) -> None:
+        """Store a comparison of two outcomes of this run."""
         self.store.keep(comparison)
         self.comparisons.append(comparison)
 

@@ -10,12 +10,14 @@ from workbench.commands.result import RunResult
 from workbench.commands.run import say_page
 from workbench.reports.run_index import write_run_page
 from workbench.reports.versions import (
+    NARROW,
+    WIDE,
+    WIDEST,
     CodeChanges,
     changed_pairs,
     changes_page,
     code_errors,
     conclusion,
-    narrow_rows,
     pair_rows,
     tune_again,
 )
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN = 40  # rows in the terminal; the page has all
-WIDE, WIDEST = 150, 200  # columns of a terminal that has room for the reasons, and for configs
+REASONS_FIT, CONFIGS_FIT = 150, 200  # columns of a terminal that has room for them
 
 
 def say_changes(console: Console, changes: CodeChanges) -> None:
@@ -35,9 +37,9 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
     rows = changed_pairs(changes.pairs)
     if rows:
         drawn = Table(box=None, pad_edge=False)
-        narrow = console.width < WIDE
-        shown = rows[:SHOWN]
-        content = narrow_rows(shown) if narrow else pair_rows(shown, console.width >= WIDEST)
+        narrow, shown = console.width < REASONS_FIT, rows[:SHOWN]
+        columns = NARROW if narrow else WIDEST if console.width >= CONFIGS_FIT else WIDE
+        content = pair_rows(shown, columns)
         for n, heading in enumerate(content["heads"]):
             left = n in content["text"] or n == 0
             folds = left and n > 0 and not narrow

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
+from workbench.code.compared_pair import compared_pairs
 from workbench.commands.comparison import (
     Pair,
     PairMaker,
@@ -31,6 +32,7 @@ from workbench.commands.operands import (
     repository_with,
 )
 from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.pair_results import times_result
 from workbench.commands.result import RunResult, write_comparison, write_result
 from workbench.commands.run import (
     Opener,
@@ -58,7 +60,6 @@ from workbench.data.units import duration
 from workbench.data.verdict import SUSPECTED
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
-from workbench.reports.compare import compared_of, times_result
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.worktree import Repository, Worktrees
 from workbench.spec import label, sizes_text
@@ -162,25 +163,21 @@ class CompareCommand:
         page = draw_ended_run(recorder, lambda r: draw_comparisons(r, folder, profiles))
         say_page(self.console, page)
         run_result = replace(recorder.result(page), profiles=profiles)
-        compared = compared_of(recorder.outcomes, recorder.comparisons)
-        result = times_result(compared, pair.names)
+        pairs = compared_pairs(recorder.run, recorder.outcomes, recorder.comparisons)
+        result = times_result(pairs, pair.names)
         return write_comparison(options, "compare", result, [run_result])
 
     def _profile(self, pair: Pair, recorder: Recorder) -> tuple[tuple[Profile, ...], bool]:
         """Profile both operands; returns their profiles, and whether Ctrl-C ended it early."""
         from workbench.commands import config_profiles as profiling
 
-        options = self.options
-        configs = []
+        options, configs = self.options, []
         for candidate in (pair.left, pair.right):
             own = [o for o in recorder.outcomes if o.key == candidate.key]
             kernel = candidate.version or pair.problem.kernel
             configs += profiling.timed_configs(kernel, own, [candidate.impl])
-        place = profiling.ProfilePlace(recorder.run, options.out, options.database, recorder.file)
-        profiles, stopped = profiling.profile_configs(configs, place, self.console)
         titles = {pair.left.key: pair.names[0], pair.right.key: pair.names[1]}
-        profiling.print_profiles(self.console, profiles, recorder.outcomes, titles)
-        return profiles, stopped
+        return profiling.profile_run(configs, recorder.result(), options, self.console, titles)
 
 
 # Stored runs

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
 from workbench.backend.protocol import Measures, Problem
+from workbench.code.compared_pair import ComparedPair, compiled_change
 from workbench.commands.console import plan_line, say_result
 from workbench.commands.operands import Operand, OperandError, titles
 from workbench.commands.options import CommandError
+from workbench.commands.result import RunResult
 from workbench.commands.run import (
     Opener,
+    OpenResources,
     Recorder,
     any_backend,
     backend_for,
+    draw_ended_run,
+    execute,
     gpu_present,
     target_backend,
 )
 from workbench.compile import Compiled
-from workbench.data.clock import timestamp
+from workbench.data.clock import folder_of, timestamp
 from workbench.data.record import Comparison, Outcome, Profile, Run, Verdict, key_of
 from workbench.device.hardware import METAL
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -34,8 +40,6 @@ from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from workbench.reports.compare import Compared
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,10 @@ class Pair:
 
 def compare_pair(
     pair: Pair, recorder: Recorder, threshold: float, energy: bool = False
-) -> Compared:
+) -> ComparedPair:
     """Compare a pair, and store both outcomes and the comparison. Returns them. A candidate that
     fails is an outcome too, and then there is no verdict. With `energy` the joules of both are
     measured too, after the verdict; if that is stopped, the rest is stored."""
-    from workbench.reports.compare import Compared
-
     backend = cast(Measures, recorder.backend)
     compiled, refusals = _compile_pair(pair, recorder)
     results: tuple[Timed | Refusal, Timed | Refusal]
@@ -85,7 +87,7 @@ def compare_pair(
     recorder.counts[verdict.word if verdict else "none"] += 1
     if stopped is not None:
         raise stopped
-    return Compared(comparison, left, right)
+    return ComparedPair(comparison, left, right, compiled_change(left, right))
 
 
 def comparison_of(
@@ -190,6 +192,16 @@ def require_gpu(open_backend: Opener) -> None:
         )
 
 
+def run_comparisons(
+    opened: OpenResources, run: Run, out: Path, obtain: Callable[[Recorder], None]
+) -> RunResult:
+    """Store and draw the comparisons that `obtain` makes. Returns the run with its page."""
+    recorder = opened.recorder(run)
+    draw = partial(draw_comparisons, folder=folder_of(out, run.id))
+    execute(recorder, obtain, draw)
+    return recorder.result(draw_ended_run(recorder, draw).resolve())
+
+
 def draw_comparisons(recorder: Recorder, folder: Path, profiles: Sequence[Profile] = ()) -> Path:
     """Write the page of the comparisons so far, with the profiles of the operands. Returns its
     path."""
@@ -207,7 +219,7 @@ def say_begin(console: Console, run: Run, threshold: float) -> None:
     console.print(f"{about}; threshold {threshold * 100:.2g} %")
 
 
-def show_comparison(console: Console, compared: Compared, run: Run) -> None:
+def show_comparison(console: Console, pair: ComparedPair, run: Run) -> None:
     """Print both operands in columns, the ratio, the verdict and its sentence."""
     from rich.table import Table
     from rich.text import Text
@@ -221,7 +233,7 @@ def show_comparison(console: Console, compared: Compared, run: Run) -> None:
         ratio_lines,
     )
 
-    rows = operand_rows(compared, run)
+    rows = operand_rows(pair, run)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(max_width=40)
@@ -230,10 +242,9 @@ def show_comparison(console: Console, compared: Compared, run: Run) -> None:
         cells = [row[n] if n < len(row) else "" for row in rows]
         table.add_row(Text(HEADS[n]), *map(Text, cells))
     console.print(table)
-    verdict = compared.comparison.verdict
-    for line in ratio_lines(verdict) if verdict else []:
+    for line in ratio_lines(pair.verdict) if pair.verdict else []:
         console.print(line)
-    for line in energy_lines(compared, run):
+    for line in energy_lines(pair, run):
         console.print(line)
-    word = f"{verdict.word}. " if verdict else ""
-    say_result(console, word + conclusion([compared]), "bold", whole=False)
+    word = f"{pair.word}. " if pair.word else ""
+    say_result(console, word + conclusion([pair]), "bold", whole=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,25 +23,30 @@ from workbench.backend.compilers import (
     folders_beside,
     installed_version,
 )
-from workbench.backend.version_timing import NoVersionTimes, VersionTimer, VersionTimes
-from workbench.code.code_pair import ORDER, CodePair
+from workbench.backend.protocol import Problem
+from workbench.backend.version_timing import RULES, NoVersionTimes, VersionTimer, VersionTimes
+from workbench.code.compared_pair import ORDER, ComparedPair, compiled_change
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
 from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.code_table import finish
+from workbench.commands.comparison import comparison_of
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CommandError, CompareOptions
+from workbench.commands.pair_results import code_result
 from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
-from workbench.commands.version_verdicts import VersionVerdicts, run_of_verdicts
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
-from workbench.data.events import RunState
+from workbench.data.record import Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import amount
+from workbench.device import hardware
 from workbench.device.hardware import Device
-from workbench.reports.versions import code_result, measured_text
+from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.reports.pair_texts import measured_text
+from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,6 +127,9 @@ class CompilerComparison:
     tuned_path: Path | None = None  # None: the default tuned cache
     has_gpu: Callable[[], bool] = gpu_present
     timer: Callable[..., VersionTimer] = VersionTimer
+    devices: Sequence[Device] = ()
+    compilers: Sequence[Compiler] = ()
+    configs: Sequence[ChosenConfig] = ()
 
     def go(self) -> int:
         """Run to the end. Returns the exit code of the worst: 1 where something was measured to be
@@ -131,21 +139,24 @@ class CompilerComparison:
         options = self.options
         if len(options.kernel) != 1 and (options.impl or options.sizes):
             raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
-        devices = devices_of(options.device)
+        self.devices = devices_of(options.device)
         chooser = self._chooser()
         check_outputs(options)
         require_triton()
         assert options.triton is not None
         folders = [folder_of_version(text, is_interactive()) for text in options.triton]
         with Compilers(folders) as pools:
-            compilers = pools.versions()
-            if compilers[0].key == compilers[1].key:
+            self.compilers = pools.versions()
+            if self.compilers[0].key == self.compilers[1].key:
                 raise CommandError(
                     f"{options.triton[0]} and {options.triton[1]} are one compiler, "
-                    f"{compilers[0].title}; name two."
+                    f"{self.compilers[0].title}; name two."
                 )
-            with stored_runs(options.database, reading=False) as history:
-                return self._go(pools, compilers, chooser, devices, history)
+            with (
+                stored_runs(options.database, reading=False) as history,
+                self.timer(folders, lambda text: say(text, err=True)) as timer,
+            ):
+                return self._go(pools, chooser, history, timer)
 
     def _chooser(self) -> ConfigChooser:
         options = self.options
@@ -156,130 +167,130 @@ class CompilerComparison:
         return ConfigChooser(options.dtype, tuned, options.sizes, operand)
 
     def _go(
-        self,
-        pools: Compilers,
-        compilers: Sequence[Compiler],
-        chooser: ConfigChooser,
-        devices: Sequence[Device],
-        history: History,
+        self, pools: Compilers, chooser: ConfigChooser, history: History, timer: VersionTimer
     ) -> int:
-        options = self.options
-        kernels = list(options.kernel) or catalog.kernel_names()
-        every = [config for kernel in kernels for config in chooser.kernel_configs(kernel, devices)]
-        configs = [each for each in every if isinstance(each, ChosenConfig)]
-        self._say_begin(compilers, configs, devices)
-        versions = CodeVersions(
-            compilers[0].title, compilers[1].title, tuple(device.name for device in devices),
-            options.threshold, len(configs), left_out=tuple(left_out(every)),
-        )  # fmt: skip
-        cases = [each.job.case for each in configs]
-        with stored_code(
-            options, new_code_run(options, "compare", cases, versions, compilers), history
-        ) as stored:
-            self._compare(stored, pools, compilers, configs)
-        changes, run = finish(self.console, stored)
-        return write_comparison(options, "compare", code_result(changes), [run])
+        kernels = list(self.options.kernel) or catalog.kernel_names()
+        every = [each for name in kernels for each in chooser.kernel_configs(name, self.devices)]
+        self.configs = [each for each in every if isinstance(each, ChosenConfig)]
+        self._say_begin()
+        names = [device.name for device in self.devices]
+        gpu = timer.device() if self.has_gpu() else None
+        if timer.environment is None or (gpu and gpu.name not in names):
+            gpu = None
+            timer.close()
+        with stored_code(self.options, self._run(left_out(every), gpu, timer), history) as stored:
+            pairs = self._compare(stored, pools)
+            if gpu:
+                worse = [p for p in pairs if p.word == "WORSE" and p.case.device == gpu.name]
+                self._measure(stored, worse, timer)
+        changes, result = finish(self.console, stored)
+        return write_comparison(self.options, "compare", code_result(changes), [result])
 
-    def _compare(
-        self,
-        stored: CodeRun,
-        pools: Compilers,
-        compilers: Sequence[Compiler],
-        configs: Sequence[ChosenConfig],
-    ) -> None:
-        """Compare each config when both versions have compiled it; then measure what is suspected
-        on the GPU that is here."""
+    def _run(self, reasons: Sequence[str], gpu: Device | None, timer: VersionTimer) -> Run:
+        """Return the run; with the environment and the ceilings of the GPU that is to measure."""
+        options, jobs = self.options, [each.job for each in self.configs]
+        before, after = (compiler.title for compiler in self.compilers)
+        names = tuple(device.name for device in self.devices)
+        at = options.threshold, len(jobs)
+        versions = CodeVersions(before, after, names, *at, left_out=tuple(reasons))
+        about = options, "compare", [job.case for job in jobs], versions, self.compilers
+        run = new_code_run(*about, environment=timer.environment if gpu else None)
+        source = ", ".join(dict.fromkeys(job.kernel for job in jobs))
+        ceilings = hardware.ceilings(gpu, options.dtype) if gpu else {}
+        return replace(run, ceilings=ceilings, source=source)
+
+    def _compare(self, stored: CodeRun, pools: Compilers) -> list[ComparedPair]:
+        """Return the pair of each config, which is stored when both versions have compiled it."""
+        before, after = self.compilers
         tasks = [
             (
-                CompileTask(0, compilers[0], each.job, each.device),
-                CompileTask(1, compilers[1], each.job, each.device),
+                CompileTask(0, before, each.job, each.device),
+                CompileTask(1, after, each.job, each.device),
             )
-            for each in configs
+            for each in self.configs
         ]
         known = stored.find_known([task for both in tasks for task in both])
         if known:
             many = f"{len(known)} of {2 * len(tasks)} are compiled already"
             self.console.print(f"{many}, by {stored.store.history.name}", soft_wrap=True)
-        pairs: list[CodePair] = []
-        jobs: dict[str, FactsJob] = {}
-        for n, pair in stored.pairs(pools, tasks, known):
+        pairs: list[ComparedPair] = []
+        for _, pair in stored.pairs(pools, tasks, known):
             pairs.append(pair)
-            jobs[pair.after.key] = configs[n].job
-            self._say_progress(pairs, configs)
-        worse = [pair for pair in pairs if pair.word == "WORSE"]
-        if worse and self.has_gpu():
-            self._measure(stored, worse, jobs, compilers)
+            self._say_progress(pairs)
+        return pairs
 
-    def _measure(
-        self,
-        stored: CodeRun,
-        worse: Sequence[CodePair],
-        jobs: Mapping[str, FactsJob],
-        compilers: Sequence[Compiler],
-    ) -> None:
-        """Store the verdict of the GPU that is here on each pair of its device, at once. After
-        Ctrl-C those so far stay."""
-        folders = [compiler.folder for compiler in compilers]
-        with self.timer(folders, lambda text: say(text, err=True)) as timer:
-            device = timer.device()
-            todo = [pair for pair in worse if device and pair.case.device == device.name]
-            if device is None or timer.environment is None or not todo:
-                return
-            mine = [jobs[pair.after.key] for pair in todo]
-            run = run_of_verdicts(self.options, device, timer.environment, mine, compilers)
-            own = replace(stored.store)  # for the second run: `begin` puts its run into the store
-            verdicts = VersionVerdicts(own, run, compilers)
-            state: RunState = "interrupted"
-            try:
-                for pair, job in zip(todo, mine, strict=True):
-                    result = timer.compare(job, self.options.threshold)
-                    verdicts.keep(pair, job, result)
-                    known = _with_result(pair, result)
-                    stored.keep_verdict(pair, known.measured, known.unmeasured)
-                    self._say_measured(known)
-                state = "complete"
-            finally:
-                verdicts.end(state)
-                self._say_stored(verdicts)
+    def _measure(self, stored: CodeRun, todo: Sequence[ComparedPair], timer: VersionTimer) -> None:
+        """Store the verdict of the GPU on each of these pairs at once. After Ctrl-C those so far
+        stay."""
+        jobs = {key_of(each.job.case): each.job for each in self.configs}
+        many = 0
+        try:
+            for pair in todo:
+                job = jobs[key_of(pair.case)]
+                result = timer.compare(job, self.options.threshold)
+                timed = keep_times(stored, pair, job, result, self.compilers)
+                many += 1
+                name = f"{pair.case.kernel}.{pair.case.impl}"
+                text = measured_text(replace(pair, timed=timed))
+                self.console.print(f"measured  {name}: {text}", soft_wrap=True)
+        finally:
+            if many:
+                again = f"`workbench report compare {stored.run.id}` draws them again"
+                self.console.print(f"{amount(many, 'verdict')} stored; {again}", soft_wrap=True)
 
-    def _say_measured(self, pair: CodePair) -> None:
-        name = f"{pair.case.kernel}.{pair.case.impl}"
-        self.console.print(f"measured  {name}: {measured_text(pair)}", soft_wrap=True)
-
-    def _say_stored(self, verdicts: VersionVerdicts) -> None:
-        if verdicts.comparisons:
-            many = amount(len(verdicts.comparisons), "verdict")
-            again = f"`workbench report compare {verdicts.run.id}` draws them again"
-            self.console.print(f"{many} stored; {again}", soft_wrap=True)
-
-    def _say_begin(
-        self,
-        compilers: Sequence[Compiler],
-        configs: Sequence[ChosenConfig],
-        devices: Sequence[Device],
-    ) -> None:
-        tuned = sum(bool(each.job.tuning_date) for each in configs)
+    def _say_begin(self) -> None:
+        titles = " and ".join(compiler.title for compiler in self.compilers)
+        tuned = sum(bool(each.job.tuning_date) for each in self.configs)
         self.console.print(
-            f"{compilers[0].title} and {compilers[1].title}: {amount(len(configs), 'config')} "
-            f"({tuned} tuned), {amount(len(devices), 'device')}; nothing runs without a GPU",
+            f"{titles}: {amount(len(self.configs), 'config')} ({tuned} tuned), "
+            f"{amount(len(self.devices), 'device')}; nothing runs without a GPU",
             style="bold",
             soft_wrap=True,
         )
 
-    def _say_progress(self, pairs: Sequence[CodePair], configs: Sequence[ChosenConfig]) -> None:
+    def _say_progress(self, pairs: Sequence[ComparedPair]) -> None:
         """Print a line when all configs of a kernel are compiled."""
-        kernel = pairs[-1].case.kernel
+        kernel, of = pairs[-1].case.kernel, len(self.configs)
         mine = [pair for pair in pairs if pair.case.kernel == kernel]
-        if len(mine) == sum(each.job.case.kernel == kernel for each in configs):
+        if len(mine) == sum(each.job.case.kernel == kernel for each in self.configs):
             counts = Counter(pair.word for pair in mine)
             words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
-            self.console.print(f"{len(pairs)} of {len(configs)}  {kernel}: {words}", soft_wrap=True)
+            self.console.print(f"{len(pairs)} of {of}  {kernel}: {words}", soft_wrap=True)
 
 
-def _with_result(pair: CodePair, result: VersionTimes | NoVersionTimes) -> CodePair:
-    if isinstance(result, NoVersionTimes):
-        return replace(pair, unmeasured=result.reason)
-    return replace(pair, measured=result.verdict)
+def keep_times(
+    stored: CodeRun,
+    pair: ComparedPair,
+    job: FactsJob,
+    result: VersionTimes | NoVersionTimes,
+    compilers: Sequence[Compiler],
+) -> ComparedPair:
+    """Store the times of both versions, with the resources of their code, and the verdict on them.
+    Returns them."""
+    problem = Problem(job.kernel, catalog.spec_of(job.kernel), job.case.sizes, job.case.dtype)
+    factory = RecordFactory(stored.run, problem, RULES.id)
+    both = []
+    for place, compiled in enumerate(pair.outcomes):
+        key = key_of(job.case, compiler=compilers[place].key, protocol=RULES.id)
+        candidate = Candidate(job.case, key, None, None)  # type: ignore[arg-type]
+        outcome = factory.outcome(candidate, _operand_result(result, place), "compare", None)
+        both.append(stored.keep(replace(outcome, resources=compiled.resources)))
+    timed, reason = (
+        (result.verdict, "") if isinstance(result, VersionTimes) else (None, result.reason)
+    )
+    operands = list(zip(both, pair.names, strict=True))
+    entry = replace(comparison_of(stored.run, operands, timed, RULES.looks), reason=reason)
+    stored.keep_comparison(entry)
+    return ComparedPair(entry, both[0], both[1], compiled_change(both[0], both[1]))
+
+
+def _operand_result(result: VersionTimes | NoVersionTimes, place: int) -> Timed | Refusal:
+    """Return what became of one version."""
+    if isinstance(result, VersionTimes):
+        return (result.before, result.after)[place]
+    if result.place in (None, place):
+        return Refusal("measure", result.reason)
+    return Refusal("measure", "the other version could not run", own=False)
 
 
 def left_out(every: Sequence[ChosenConfig | NotCompiled]) -> list[str]:

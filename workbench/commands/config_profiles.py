@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from workbench import __version__, catalog
 from workbench.commands.console import say
-from workbench.commands.options import ProfileOptions
+from workbench.commands.options import ProfileOptions, RunOutput
+from workbench.commands.result import RunResult
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of
 from workbench.data.events import EventLog
@@ -50,16 +51,6 @@ class TimedConfig:
         return f"{self.impl.title} {self.record.case.label.partition(' ')[2]}".rstrip()
 
 
-@dataclass(frozen=True)
-class ProfilePlace:
-    """Where profiles of a run are stored."""
-
-    run: Run
-    folder: Path
-    database: str | None
-    events: Path | None  # events file of the run; None where none is written
-
-
 def timed_configs(kernel: str, records: Sequence[Outcome], impls: Sequence[Impl]) -> list[
     TimedConfig
 ]:  # fmt: skip
@@ -72,10 +63,15 @@ def timed_configs(kernel: str, records: Sequence[Outcome], impls: Sequence[Impl]
     ]
 
 
-def profile_configs(
-    configs: Sequence[TimedConfig], place: ProfilePlace, console: Console
+def profile_run(
+    configs: Sequence[TimedConfig],
+    kept: RunResult,
+    options: RunOutput,
+    console: Console,
+    titles: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Profile, ...], bool]:
-    """Profile configs one after the other, and store what came back of each with the run.
+    """Profile configs one after the other, store what came back of each with the run, and print it.
+    `titles` are names by the outcomes' keys.
 
     Returns the profiles, and whether Ctrl-C ended it early. A tool that gives nothing costs its
     config one line on standard error.
@@ -90,16 +86,17 @@ def profile_configs(
         console.print(sentence, soft_wrap=True)
     for number, config in enumerate(configs, 1):
         console.print(f"profiling {config.title} with {tool}", soft_wrap=True)
-        folder = folder_of(place.folder, place.run.id) / f"profile_{number}"
+        folder = folder_of(options.out, kept.run.id) / f"profile_{number}"
         try:
-            of_config = _profile_config(config, tool, machine, folder, place.run)
-            _store(of_config, place)
+            of_config = _profile_config(config, tool, machine, folder, kept.run)
+            _store(of_config, kept, options.database)
             profiles += of_config
         except KeyboardInterrupt:
             stopped = True
             break
         except WorkbenchError as error:
             say(f"error: {config.title} is not profiled: {error}", err=True)
+    _print(console, profiles, kept.outcomes, titles)
     return tuple(profiles), stopped
 
 
@@ -148,25 +145,24 @@ def _record_profiles(
     return [replace(profile, **about) for profile in profiles]  # type: ignore[arg-type]
 
 
-def _store(profiles: Sequence[Profile], place: ProfilePlace) -> None:
+def _store(profiles: Sequence[Profile], kept: RunResult, database: str | None) -> None:
     if not profiles:
         return
     with (
-        stored_runs(place.database, reading=False) as history,
+        stored_runs(database, reading=False) as history,
         Interrupts() as interrupts,
-        EventLog(place.events) as log,
+        EventLog(kept.events) as log,
     ):
-        Store(history, interrupts, log, place.run).keep(*profiles)
+        Store(history, interrupts, log, kept.run).keep(*profiles)
 
 
-def print_profiles(
+def _print(
     console: Console,
     profiles: Sequence[Profile],
     outcomes: Sequence[Outcome],
-    titles: Mapping[str, str] | None = None,
+    titles: Mapping[str, str] | None,
 ) -> None:
-    """Print what limits each config, and its metrics, in one table. `titles` are names by the
-    outcomes' keys."""
+    """Print what limits each config, and its metrics, in one table."""
     from rich.table import Table
     from rich.text import Text
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,14 @@ from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
 from workbench.backend.supervisor import contain_workers
 from workbench.backend.workers import BEGIN_S, Workers
+from workbench.code.compared_pair import compared_pairs
 from workbench.commands.apart import apart
 from workbench.commands.comparison import (
     Pair,
     PairMaker,
     compare_pair,
-    draw_comparisons,
     require_gpu,
+    run_comparisons,
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
@@ -31,6 +31,7 @@ from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.gate_report import GateReport
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError, GateOptions
+from workbench.commands.pair_results import times_result
 from workbench.commands.result import RunResult
 from workbench.commands.run import (
     Opener,
@@ -38,8 +39,6 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
-    draw_ended_run,
-    execute,
     new_run,
     resources,
     say_page,
@@ -54,10 +53,11 @@ from workbench.data.record import (
     decode_plain,
     encode_plain,
 )
-from workbench.data.verdict import STOPPED
+from workbench.data.verdict import NO_VERDICT, STOPPED
 from workbench.device import hardware
 from workbench.device.hardware import METAL
 from workbench.reports import compare
+from workbench.reports.pair_texts import problem_name
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.changed_kernels import (
     ChangedKernels,
@@ -66,7 +66,7 @@ from workbench.revisions.changed_kernels import (
     removed_impls,
 )
 from workbench.revisions.worktree import WORKING, Repository, WorktreeError, Worktrees
-from workbench.spec import Impl, Limits, ResolveError, Spec, sizes_text
+from workbench.spec import Spec, sizes_text
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -76,15 +76,6 @@ if TYPE_CHECKING:
 def run(options: GateOptions) -> int:
     """Run the command. Returns its exit code."""
     return GateCommand(options, console_for(options), is_apart=True).go()
-
-
-def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | None:
-    """Return why the default config cannot run at these sizes, or None."""
-    try:
-        config = impl.default(limits, problem.dtype, problem.sizes)
-    except ResolveError as error:
-        return str(error)
-    return impl.rejection_reason(config, limits, problem.dtype, problem.sizes)
 
 
 @dataclass(frozen=True)
@@ -244,17 +235,13 @@ class GateCommand:
         if not pairs:
             return GateMeasured(None, f"nothing of {options.baseline} can be compared")
         say_begin(self.console, run, options.threshold)
-        folder = folder_of(options.out, run.id)
 
         def obtain(recorder: Recorder) -> None:
             for pair in pairs:
                 cells = compare.line(compare_pair(pair, recorder, options.threshold))
                 self.console.print("  ".join(filter(None, cells)), soft_wrap=True)
 
-        recorder = opened.recorder(run)
-        draw = partial(draw_comparisons, folder=folder)
-        execute(recorder, obtain, draw)
-        return GateMeasured(recorder.result(draw_ended_run(recorder, draw).resolve()))
+        return GateMeasured(run_comparisons(opened, run, options.out, obtain))
 
     def _problems(self, file: Path) -> Iterator[Problem]:
         """Yield one problem for each size to time. Raises CommandError where the kernel lacks the
@@ -291,10 +278,10 @@ class GateCommand:
                     self._leave(impl.title, f"new since {baseline}")
                     continue
                 both = (impl, catalog.impl_of(then, impl.name))
-                limits = backend.device.limits
-                reasons = [rejection_of_default(i, problem, limits) for i in both]
+                at = backend.device.limits, problem.dtype, problem.sizes
+                reasons = [i.default_or_reason(*at)[1] for i in both]
                 if all(reasons):  # it never ran there, so nothing can have become slower
-                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", str(reasons[0]))
+                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", reasons[0])
                     continue
                 operands = Operand(impl.name, {}, baseline), Operand(impl.name, {}, WORKING)
                 yield maker.pair(operands, file)
@@ -316,20 +303,18 @@ class GateCommand:
         """Print the result, and write the comment and the JSON document. Returns the exit code."""
         if (run := measured.result) is None:
             return self._nothing(measured.nothing)
-        every = compare.compared_of(run.outcomes, run.comparisons)
+        every = compared_pairs(run.run, run.outcomes, run.comparisons)
         say_result(self.console, compare.conclusion(every), "bold", whole=False)
-        for compared in every if len(every) > 1 else []:
-            v = compared.comparison.verdict
-            if v is None or v.word in ("SLOW", "CLOCK"):
-                line = compare.conclusion([compared])
-                say_result(self.console, f"  {compared.name}: {line}")
+        for pair in every if len(every) > 1 else []:
+            if pair.word in (NO_VERDICT, "SLOW", "CLOCK"):
+                say_result(self.console, f"  {problem_name(pair)}: {compare.conclusion([pair])}")
         assert run.page is not None
         say_page(self.console, run.page)
         ended = [STOPPED] if run.state == "interrupted" else []
         names, words = (self.options.baseline, WORKING), [*self.report.words, *ended]
-        result = compare.times_result(every, names, words)
+        result = times_result(every, names, words)
         gpu = run.run.environment.gpu or run.run.device
-        return self.report.end(result, [run], compared=every, gpu=gpu)
+        return self.report.end(result, [run], pairs=every, gpu=gpu)
 
     def _nothing(self, reason: str) -> int:
         """Report that there is no pair. Returns 0, or 2 if a named kernel could not run."""

@@ -22,6 +22,7 @@ from workbench.commands.gate_checks import say_checks
 from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.gate_report import GateReport
 from workbench.commands.options import CommandError
+from workbench.commands.pair_results import code_result
 from workbench.commands.run import check_outputs, require_triton
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import timestamp
@@ -30,7 +31,6 @@ from workbench.data.database import History
 from workbench.data.record import Case, Outcome
 from workbench.data.units import amount
 from workbench.device.hardware import METAL, Device, backend_of, device_named
-from workbench.reports.versions import code_result
 from workbench.revisions.worktree import WORKING
 
 
@@ -71,7 +71,7 @@ class OfflineGate:
                 )
             changes, run = finish(self.report.console, stored)
         result = code_result(changes, self.report.words)
-        return self.report.end(result, [run], changes=changes)
+        return self.report.end(result, [run], pairs=changes.pairs)
 
     def _obtained(self, devices: Sequence[Device], history: History) -> CodeRun | None:
         """Check the results, and return the run that compared machine code; None where none can

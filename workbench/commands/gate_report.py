@@ -65,7 +65,7 @@ class GateReport:
             from workbench.reports.pull_request import GateResult, markdown
 
             listed = [(left.what, left.reason) for left in self.left_out]
-            about = options.baseline, result.exit_code, options.command, listed
+            about = options.baseline, result.exit_code, options.command, listed, result.sentence
             text = markdown(GateResult(*about, checks=self.checks, **comment))
             write_files([(options.markdown, text)], make_folders=True)
         more = {

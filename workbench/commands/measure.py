@@ -114,10 +114,7 @@ class MeasureCommand:
         options = self.options
         finals = [o for o in recorder.outcomes if isinstance(o, Record) and o.phase == "final"]
         configs = profiling.timed_configs(options.kernel, finals, spec.impls)
-        place = profiling.ProfilePlace(recorder.run, options.out, options.database, recorder.file)
-        profiles, stopped = profiling.profile_configs(configs, place, self.console)
-        profiling.print_profiles(self.console, profiles, recorder.outcomes)
-        return profiles, stopped
+        return profiling.profile_run(configs, recorder.result(), options, self.console)
 
     def _go(
         self, problems: Sequence[Problem], selected: Selected, opened: OpenResources

@@ -87,11 +87,13 @@ def make(options: ReportOptions) -> list[Path]:
         )
     module = import_module(f"workbench.reports.{options.name}")
     kind = RunKind(
-        f"run that the report {options.name} draws", lambda _, run: _draws(options.name, run)
+        f"run that the report {options.name} draws",
+        lambda history, run: _draws(options.name, _compared(history, run)),
     )
     every = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)
-    result = next((one for one in reversed(every) if _draws(options.name, one.run)), every[-1])
-    _refuse_another(options.name, result.run, names)
+    result = next((one for one in reversed(every) if _draws(options.name, one)), every[-1])
+    _refuse_another(options.name, result, names)
+    result = result.timed_part() if options.name == "compare" else result
     html = module.page(result.run, result.outcomes, **_also(module.page, result))
     place = options.out or _place([result.run], "report.html")
     return _write_with_document(options, place, html, [result])
@@ -130,9 +132,8 @@ def sheet(
     if not (kernel or device):
         results = _read_all_runs(runs, database, WITH_TIME)
         once = {each.run.id: each for each in results}
-        stored = [
-            RunWithOutcomes(k.run, k.outcomes, k.comparisons, k.profiles) for k in once.values()
-        ]
+        shown = once.values() if runs else [each.timed_part() for each in once.values()]
+        stored = [RunWithOutcomes(k.run, k.outcomes, k.comparisons, k.profiles) for k in shown]
         devices = dict.fromkeys(each.run.device for each in stored)
         files = all(_is_file(which) for which in runs) and bool(runs)
         return sheet_of(stored, _ceilings(devices, database, files), everything)
@@ -142,7 +143,7 @@ def sheet(
         result = _search(history, kernel, device)
         ceilings = _ceilings(dict.fromkeys(run.device for run in result), database)
         # one at a time: all samples of all runs may be more than the memory holds
-        each = (_history_run(history, run) for run in result)
+        each = (_history_run(history, run).timed_part() for run in result)
         stored_ = (
             RunWithOutcomes(k.run, _outcomes(k, kernel), k.comparisons, k.profiles) for k in each
         )
@@ -233,20 +234,23 @@ def _also(page: Callable[..., str], result: RunResult) -> dict[str, object]:
     return {name: fields[name] for name in signature(page).parameters if name in fields}
 
 
-def _refuse_another(report: str, run: Run, names: list[str]) -> None:
+def _refuse_another(report: str, result: RunResult, names: list[str]) -> None:
     """Raise ReportError where this report does not draw the run."""
-    if _draws(report, run):
+    if _draws(report, result):
         return
-    drawn = next((name for name in names if _draws(name, run)), None)
+    run, drawn = result.run, next((name for name in names if _draws(name, result)), None)
     then = f"draw it with `workbench report {drawn} {run.id}`" if drawn else "no report draws it"
     raise ReportError(
         f"the report {report} does not draw {run.id}, a run of `{run.engine}`; {then}."
     )
 
 
-def _draws(report: str, run: Run) -> bool:
-    """Return whether a report draws a run: by its kind, and if that is `times` by its engine."""
-    module = import_module(f"workbench.reports.{report}")
+def _draws(report: str, kept: RunResult) -> bool:
+    """Return whether a report draws a run: by its kind, and if that is `times` by its engine. What
+    was timed of a run by machine code is a comparison."""
+    module, run = import_module(f"workbench.reports.{report}"), kept.run
+    if report == "compare" and run.kind == "code":
+        return any(c.by == "time" for c in kept.comparisons)
     if (kind := getattr(module, "KIND", "times")) != "times" or run.kind != "times":
         return run.kind == kind
     return run.engine in getattr(module, "ENGINES", (report,))
@@ -279,6 +283,11 @@ def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> Run
 def _read_all_runs(runs: Sequence[str], database: str | None, kind: RunKind) -> list[RunResult]:
     """Return what all of these name, or the last run of the kind if none is named."""
     return [each for which in runs or [LAST] for each in _read_runs(which, database, kind)]
+
+
+def _compared(history: History, run: Run) -> RunResult:
+    """Return a run with its comparisons only, of those by machine code."""
+    return RunResult(run, (), history.comparisons(run.id) if run.kind == "code" else ())
 
 
 def _history_run(history: History, run: Run) -> RunResult:
@@ -322,10 +331,15 @@ def _lines(count: int) -> str:
 
 
 def _search(history: History, kernel: str | None, device: str | None) -> list[Run]:
-    """Return all runs of a kernel, a device, or both, without those by machine code. Raises
-    ReportError where there is none."""
-    runs = [run for run in history.runs(device=device, limit=_ALL) if run.kind != "code"]
-    mine = [r for r in runs if kernel is None or kernel in r.kernel.split(", ")]
+    """Return all runs of a kernel, a device, or both; of those by machine code what was timed.
+    Raises ReportError where there is none."""
+    mine = []
+    for run in history.runs(limit=_ALL):
+        if run.versions is not None:
+            run = _history_run(history, run).timed_part().run
+        kernels = None, *run.kernel.split(", ")
+        if run.kind != "code" and kernel in kernels and device in (None, run.device):
+            mine.append(run)
     if not mine:
         what = " on ".join(filter(None, (kernel or "any kernel", device)))
         message = f"the database holds no run of {what}; `workbench history` lists what it holds."

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import Any
@@ -29,6 +29,7 @@ from workbench.data.exits import (
 )
 from workbench.data.files import is_stream, write_files
 from workbench.data.record import (
+    Case,
     Comparison,
     Failure,
     Finding,
@@ -80,6 +81,27 @@ class RunResult:
             "page": _text(self.page),
             "events": _text(self.events),
         }
+
+    def timed_part(self) -> RunResult:
+        """Return what a GPU measured in a run by machine code, as a run of times; of any other run
+        all."""
+        if self.run.versions is None:
+            return self
+        timed = [c for c in self.comparisons if c.by == "time"]
+        keys = {key for c in timed for key in (c.left_key, c.right_key)}
+        outcomes, run = [o for o in self.outcomes if o.key in keys], self.run
+        if cases := [o.case for o in outcomes]:
+            kernels = ", ".join(dict.fromkeys(case.kernel for case in cases))
+            sizes, device = shared_sizes(cases), cases[0].device
+            run = replace(run, kind="times", predicted=False, kernel=kernels, sizes=sizes)
+            run = replace(run, device=device)
+        return replace(self, run=run, outcomes=outcomes, comparisons=timed)
+
+
+def shared_sizes(cases: Sequence[Case]) -> Mapping[str, int]:
+    """Return the sizes of a run's cases where they are all of one kernel at the same sizes."""
+    alike = all((c.kernel, c.sizes) == (cases[0].kernel, cases[0].sizes) for c in cases)
+    return dict(cases[0].sizes) if cases and alike else {}
 
 
 @dataclass(frozen=True)

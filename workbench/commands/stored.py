@@ -31,8 +31,9 @@ WITH_FINDING = RunKind(
 )
 WITH_TIME = RunKind(
     "run with a time",
-    lambda history, run: (
-        run.kind != "code" and any(isinstance(o, Record) for o in history.outcomes(run.id))
+    lambda history, run: any(
+        isinstance(o, Record) and (run.kind != "code" or o.is_measured)
+        for o in history.outcomes(run.id)
     ),
 )
 

@@ -227,11 +227,9 @@ class SweepCommand:
         for at, result in enumerate(self.results):
             winner = select(result.run, result.outcomes).winner
             configs = profiling.timed_configs(options.kernel, [winner] if winner else [], impls)
-            place = profiling.ProfilePlace(result.run, options.out, options.database, result.events)
-            profiles, stopped = profiling.profile_configs(configs, place, console)
+            profiles, stopped = profiling.profile_run(configs, result, options, console)
             page = self._draw_profiles(result, profiles)
             self.results[at] = replace(result, profiles=profiles, page=page)
-            profiling.print_profiles(console, profiles, result.outcomes)
             if stopped:
                 return False
         return True

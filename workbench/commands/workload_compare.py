@@ -26,6 +26,7 @@ from workbench.data.stats import median
 from workbench.data.units import duration
 from workbench.data.verdict import NO_VERDICT
 from workbench.reports import render, write_page
+from workbench.reports.tables import Columns, table
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
 from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in
@@ -55,6 +56,7 @@ from workbench.workload.tuned_table import read
 
 USAGE = "workbench workload compare TABLE -- python train.py"
 NAMES = ("without the table", "with the table")
+NO_ROUNDS = "No verdict: two whole rounds are needed."
 
 
 @dataclass
@@ -97,10 +99,15 @@ class ProgramComparison:
     @property
     def sentence(self) -> str:
         """What ended the comparison early, and the verdict."""
-        result = self.verdict
-        if result is None:
-            return self.failure or "No verdict: two whole rounds are needed."
-        return f"{self.failure} {verdict_sentence(self, result)}".strip()
+        if self.verdict is None:
+            return self.failure or NO_ROUNDS
+        return " ".join(filter(None, (self.failure, verdict_sentence(self, self.verdict))))
+
+    @property
+    def first(self) -> str:
+        """Times of the first step and their ratio; empty where a run has none."""
+        ratio = first_step(self.rounds)
+        return first_text(self.rounds, ratio) if ratio else ""
 
     @property
     def result(self) -> ComparisonResult:
@@ -247,20 +254,13 @@ def progress(comparison: ProgramComparison, rounds: int) -> str:
 
 def result_lines(comparison: ProgramComparison) -> list[str]:
     """Return the result as lines of text."""
-    lines = []
-    if comparison.failure:
-        lines.append(comparison.failure)
-    result, rounds = comparison.verdict, comparison.rounds
-    if result is None:
-        lines.append("No verdict: two whole rounds are needed.")
-    else:
-        lines.append(f"{result.word}. {verdict_sentence(comparison, result)}")
-    if (ratio := first_step(rounds)) is not None:
-        lines.append(f"first step: {first_text(rounds, ratio)}")
+    result = comparison.verdict
+    words = f"{result.word}. {verdict_sentence(comparison, result)}" if result else NO_ROUNDS
+    lines = [*filter(None, (comparison.failure,)), words]
+    if comparison.first:
+        lines.append(f"first step: {comparison.first}")
     lines += [f"output {each.name}: {difference_text(each)}" for each in comparison.agreement]
-    if comparison.lookups:
-        lines.append(f"table: {comparison.lookups}")
-    return lines
+    return lines + [f"table: {comparison.lookups}"] * bool(comparison.lookups)
 
 
 def verdict_sentence(comparison: ProgramComparison, result: Verdict) -> str:
@@ -327,35 +327,27 @@ def draw(folder: Path, comparison: ProgramComparison) -> Path:
 
 def page_html(comparison: ProgramComparison) -> str:
     """Return the page."""
-    result, ratio = comparison.verdict, first_step(comparison.rounds)
-    runs = {
-        "heads": ("round", "table", "step", "first step", "wall time", "steps"),
-        "text": (1,),
-        "rows": [(run_cells(run), False) for run in comparison.runs],
-    }
-    outputs = {
-        "heads": ("output", "agreement"),
-        "text": (1,),
-        "rows": [((each.name, difference_text(each)), False) for each in comparison.agreement],
-    }
     return render(
         "workload_compare.html.j2",
         title="A program with and without tuned configs",
         command=comparison.command,
         comparison=comparison,
-        word=result.word if result else "",
+        word=comparison.verdict.word if comparison.verdict else "",
         sentence=comparison.sentence,
         unit=unit_of(comparison.rounds),
-        first=first_text(comparison.rounds, ratio) if ratio else "",
-        runs=runs,
-        outputs=outputs,
+        first=comparison.first,
+        runs=table(RUNS, comparison.runs, text=(1,)),
+        outputs=table(OUTPUTS, comparison.agreement, text=(1,)),
         at=timestamp(),
     )
 
 
-def run_cells(run: ProgramRun) -> tuple[str, ...]:
-    """Return the row of a run."""
-    step = duration(run.time_s) if run.steps_s else "-"
-    first = duration(run.first_s) if run.first_s is not None else "-"
-    named = "with" if run.pinned else "without"
-    return f"{run.number + 1}", named, step, first, duration(run.wall_s), f"{len(run.steps_s)}"
+OUTPUTS: Columns = (("output", lambda each: each.name), ("agreement", difference_text))
+RUNS: Columns = (
+    ("round", lambda run: f"{run.number + 1}"),
+    ("table", lambda run: "with" if run.pinned else "without"),
+    ("step", lambda run: duration(run.time_s) if run.steps_s else "-"),
+    ("first step", lambda run: duration(run.first_s) if run.first_s is not None else "-"),
+    ("wall time", lambda run: duration(run.wall_s)),
+    ("steps", lambda run: f"{len(run.steps_s)}"),
+)

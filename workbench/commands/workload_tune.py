@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from workbench.backend.cluster.spread import Job, Spread
     from workbench.backend.prewarm import KeptProcesses
     from workbench.backend.workers import Pool
-    from workbench.reports.compare import Compared
+    from workbench.code.compared_pair import ComparedPair
 
 
 def run(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int:
@@ -197,7 +197,7 @@ class LaunchSweeper:
                 for name, place in ((used, "left"), (best, "right"))
             )
             pair = Pair(problem, left, right, (used, best))
-            pairs: list[Compared] = []
+            pairs: list[ComparedPair] = []
             state = execute(
                 opened.recorder(run),
                 lambda recorder: pairs.append(compare_pair(pair, recorder, TIE_SHARE)),
@@ -205,7 +205,7 @@ class LaunchSweeper:
             )
         if state == "interrupted":
             raise KeyboardInterrupt
-        return pairs[0].comparison.verdict, pairs[0].left, pairs[0].right
+        return pairs[0].verdict, pairs[0].before, pairs[0].after
 
     def _opener(self, kernel: Path) -> Opener:
         """Return what opens the backend of a kernel."""

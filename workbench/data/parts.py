@@ -56,7 +56,7 @@ PARTS: Mapping[str, PackagePart] = {
     "cluster": PackagePart(("workbench.backend.cluster",), ("commands.gpu_lines",)),
     "two_tritons": PackagePart(
         ("workbench.backend.version_timing",),
-        ("commands.compiler_comparison", "commands.version_verdicts"),
+        ("commands.compiler_comparison",),
     ),
 }
 

@@ -179,14 +179,14 @@ def _line(time: CalibrationTime) -> list[object]:
 def load(path: Path, kernel: str = "") -> Calibration:
     """Return the calibration of a file, or what it has of one kernel. Raises CalibrationError where
     it cannot be read, or a line of it is damaged."""
-    head, rows, digest = _read_rows(path, kernel)
+    head, rows, digest = read_rows(path, kernel)
     about = {name: value for name, value in head.items() if name in FIELDS}
     if missing := [name for name in ("device", "date") if not about.get(name)]:
         raise _damaged_error(path, f"no {missing[0]} in its head")
     return Calibration(about, tuple(_time(row, path) for row in rows), digest)
 
 
-def _read_rows(path: Path, kernel: str) -> tuple[dict[str, str], Iterable[dict[str, str]], str]:
+def read_rows(path: Path, kernel: str = "") -> tuple[dict[str, str], Iterable[dict[str, str]], str]:
     """Return the head of a file, its rows or those of one kernel, and a digest of its bytes. Raises
     CalibrationError where it cannot be read."""
     try:
@@ -247,6 +247,16 @@ def own_path(device: str) -> Path:
     return folder / "calibrations" / f"{device}.csv.gz"
 
 
+def is_calibrated_here(device: str, kernel: str, dtype: str) -> bool:
+    """Return whether the user's own calibration of a device has times of a kernel at a dtype.
+    Raises CalibrationError."""
+    own, stamp = own_path(device), _stamp(own_path(device))
+    if stamp is None:
+        return False
+    ours = _merge_calibrations(own, None, own, stamp, kernel)
+    return ours is not None and (kernel, dtype) in ours.kernels
+
+
 def shipped_devices() -> list[str]:
     """Return the devices whose calibrations come with the workbench."""
     return sorted(path.name.partition(".")[0] for path in SHIPPED.glob("*.csv.gz"))
@@ -298,7 +308,7 @@ def measured_cases(arch: str, kernel: str = "") -> list[MeasuredCase]:
     if not path.is_file():
         return []
     cases = defaultdict[tuple[str, str, str], list[tuple[bool, float, str]]](list)
-    for row in _read_rows(path, kernel)[1]:
+    for row in read_rows(path, kernel)[1]:
         try:
             at = row["kernel"], row["sizes"], row["dtype"]
             cases[at].append((row["phase"] != "final", float(row["median_us"]), row["impl"]))

@@ -261,7 +261,8 @@ FEW = 6  # programs a core up to which loads are fetched ahead; with 10 it costs
 def size_stages(config, limits, *, itemsize, B, T, H, N):
     """Return the config with its stages chosen by the programs of a core: many hide the waits of
     one another, few need the loads of two tokens ahead (H200: 4.39 ms in place of 5.36 at 5 a
-    core)."""
+    core). Its block of values is chosen as in `wkv6`."""
+    config = wkv6.split_values(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
     few = B * H * (N // config.block_v) < FEW * limits.cores
     return replace(config, num_stages=value_or(config.num_stages, 3 if few else 1))
 

@@ -6,22 +6,19 @@ Everything here is a pure function of records, and runs without torch and Triton
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from workbench.code.compared_pair import ComparedPair, compared_pairs
 from workbench.data import verdict
-from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.energy import energy_of, energy_ratio
 from workbench.data.record import (
     Comparison,
     Measured,
     Outcome,
     Profile,
-    Ratio,
     Record,
     Run,
     Verdict,
-    encode_plain,
     metrics,
 )
 from workbench.data.selection import memory_bound, rate, ridge_of
@@ -29,57 +26,15 @@ from workbench.data.units import unit_of
 from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import compare as draw
 from workbench.reports.figures import energy
-from workbench.reports.figures.compare import Operands
 from workbench.reports.figures.curve import Curve, curve_svg
-from workbench.reports.figures.timing import timing_facts, timings_of
+from workbench.reports.figures.timing import timing_facts
 from workbench.reports.measure import SPREAD, details_last, spread_cells
+from workbench.reports.pair_texts import problem_name, reasons, troubles
 from workbench.spec import sizes_text
 
 ENGINES = ("compare", "gate", "bisect")  # engines whose runs this page can draw
 
-COMPILERS = "compilers"  # name of a run of `compare --triton`
-
 HEADS = ("operand", *SPREAD, "SM clock, MHz", "cycles", "rate", *energy.HEADS)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One comparison with both outcomes."""
-
-    comparison: Comparison
-    left: Outcome | None
-    right: Outcome | None
-
-    @property
-    def name(self) -> str:
-        """Return a name that is unique in the run: `matmul tiles, M=4096 N=4096 K=4096, bf16`."""
-        c = self.comparison
-        impl = self.right.case.impl if self.right else ""
-        return f"{c.kernel} {impl}, {sizes_text(c.sizes, ' ')}, {c.dtype}"
-
-    @property
-    def energy_ratio(self) -> Ratio | None:
-        """Return the joules of the right operand over the left one's, or None."""
-        return energy_ratio(energy_of(self.left), energy_of(self.right))
-
-    @property
-    def operands(self) -> Operands | None:
-        """Return both measured times; None where an operand has none."""
-        measured = timings_of(o for o in (self.left, self.right) if o)
-        if len(measured) != 2:
-            return None
-        c = self.comparison
-        return Operands((c.left, c.right), (measured[0], measured[1]), c.verdict)
-
-
-def compared_of(
-    outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], corrects: bool = True
-) -> list[Compared]:
-    """Return each comparison with its outcomes, with verdicts corrected for their number (Holm).
-    Without `corrects` each stands as it was decided: the steps of a bisection are not a suite."""
-    by_key = {o.key: o for o in outcomes}
-    shown = verdict.holm_verdicts(comparisons) if corrects else comparisons
-    return [Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in shown]
 
 
 def page(
@@ -92,8 +47,8 @@ def page(
 ) -> str:
     """Return the page as HTML. `text` replaces the sentence where there is no verdict; `profiles`
     are those of the operands, `curves` those of two whole runs."""
-    shown_pairs = compared_of(outcomes, comparisons, corrects=run.engine != "bisect")
-    one = shown_pairs[0].comparison.verdict if len(shown_pairs) == 1 else None
+    shown_pairs = compared_pairs(run, outcomes, comparisons)
+    one = shown_pairs[0].verdict if len(shown_pairs) == 1 else None
     return render(
         "compare.html.j2",
         run=run,
@@ -108,7 +63,6 @@ def page(
         verdicts=[line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
         verdict_heads=LINE_HEADS,
         how=_how(run, shown_pairs),
-        by_compilers=run.name == COMPILERS,
     )
 
 
@@ -118,56 +72,28 @@ def operand_titles(comparisons: Sequence[Comparison]) -> dict[str, str]:
     return dict(each for pair in pairs for each in pair)
 
 
-def conclusion(shown_pairs: Sequence[Compared]) -> str:
+def conclusion(shown_pairs: Sequence[ComparedPair]) -> str:
     """Return one sentence: the verdict of one comparison, or the number of each verdict."""
     if not shown_pairs:
         return "Nothing was compared."
     if len(shown_pairs) == 1:
-        result = shown_pairs[0]
-        c = result.comparison
-        if c.verdict is not None:
-            return verdict.sentence(c.verdict, c.left, c.right)
-        return f"No verdict: {'; '.join(troubles(result)) or 'an operand has no time'}."
-    verdicts = [b.comparison.verdict for b in shown_pairs]
-    words = [v.word if v else "no verdict" for v in verdicts]
+        pair = shown_pairs[0]
+        if pair.verdict is not None:
+            return verdict.sentence(pair.verdict, *pair.names)
+        return f"No verdict: {troubles(pair) or 'an operand has no time'}."
+    words = [pair.word or "no verdict" for pair in shown_pairs]
     counted = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
     kernels = ", ".join(dict.fromkeys(b.comparison.kernel for b in shown_pairs))
     return f"{len(shown_pairs)} comparisons of {kernels}: {counted}."
 
 
-def troubles(compared: Compared) -> list[str]:
-    """Return why operands have no time, each reason with the operand's name."""
-    c = compared.comparison
-    named = ((c.left, compared.left), (c.right, compared.right))
-    return [
-        f"{name}: {'it was not measured' if o is None else o.reason.rstrip('.')}"
-        for name, o in named
-        if not isinstance(o, Record)
-    ]
-
-
-def times_result(
-    shown_pairs: Sequence[Compared], names: tuple[str, str], words: Sequence[str] = ()
-) -> ComparisonResult:
-    """Return the result of comparisons of measured times, whose sides have these names. `words`
-    are what else decides."""
-    parts = []
-    for each in shown_pairs:
-        v, both = each.comparison.verdict, (each.left, each.right)
-        reason = v.reason if v else "; ".join(troubles(each))
-        word, plain = v.word if v else verdict.NO_VERDICT, encode_plain(v)
-        parts.append(compared_part(each.name, word, reason, both, verdict=plain))
-    return ComparisonResult("times", *names, conclusion(shown_pairs), parts, words)
-
-
 # Rows, for the terminal too.
 
 
-def operand_rows(compared: Compared, run: Run) -> list[list[str]]:
+def operand_rows(pair: ComparedPair, run: Run) -> list[list[str]]:
     """Return the cells under `HEADS`, left then right; an operand without a time has its reason."""
-    c = compared.comparison
     rows = []
-    for name, outcome in ((c.left, compared.left), (c.right, compared.right)):
+    for name, outcome in zip(pair.names, (pair.before, pair.after), strict=True):
         if isinstance(outcome, Record) and isinstance(outcome.timing, Measured):
             rows.append([name, *_cells(outcome, outcome.timing, run)])
         elif outcome is not None and not isinstance(outcome, Record):
@@ -190,11 +116,11 @@ def filled_columns(rows: Sequence[Sequence[str]]) -> list[int]:
     return [n for n in range(len(HEADS)) if not whole or any(row[n] for row in whole)]
 
 
-def energy_lines(compared: Compared, run: Run) -> list[str]:
+def energy_lines(pair: ComparedPair, run: Run) -> list[str]:
     """Return the ratio in energy, and why an energy is absent, as lines for the terminal."""
-    ratio = compared.energy_ratio
+    ratio = energy_ratio(*map(energy_of, (pair.before, pair.after)))
     lines = [f"energy  {ratio.middle:.4f}  {energy.span(ratio)}"] if ratio else []
-    return [*lines, *_energy_notes(compared, run)]
+    return [*lines, *energy.energy_notes(pair.outcomes, run.environment)]
 
 
 def ratio_lines(v: Verdict) -> list[str]:
@@ -211,13 +137,13 @@ _PROBLEM = ("kernel", "impl", "sizes", "dtype")
 LINE_HEADS = (*_PROBLEM, "ratio", "95 % interval", "in cycles", "threshold", "verdict")
 
 
-def line(compared: Compared) -> list[str]:
+def line(pair: ComparedPair) -> list[str]:
     """Return the cells of one comparison under `LINE_HEADS`."""
-    c, v = compared.comparison, compared.comparison.verdict
-    impl = compared.right.case.impl if compared.right else ""
+    c, v = pair.comparison, pair.verdict
+    impl = pair.after.case.impl if pair.after else ""
     at = [c.kernel, impl, sizes_text(c.sizes, " "), c.dtype]
     if v is None:
-        return [*at, "", "", "", "", "; ".join(troubles(compared)) or "no verdict"]
+        return [*at, "", "", "", "", troubles(pair) or "no verdict"]
     cycles = f"{v.cycles.middle:.4f}" if v.cycles else "unknown"
     return [*at, f"{v.time.middle:.4f}", energy.span(v.time), cycles, _percent(v.threshold), v.word]
 
@@ -244,63 +170,55 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
     ]
 
 
-def _energy_facts(compared: Compared) -> list[tuple[str, str, str]]:
-    ratio = compared.energy_ratio
+def _energy_facts(pair: ComparedPair) -> list[tuple[str, str, str]]:
+    ratio = energy_ratio(*map(energy_of, (pair.before, pair.after)))
     if ratio is None:
         return []
     return [(f"{ratio.middle:.4f}", "ratio in energy", f"95 %: {energy.span(ratio)}")]
 
 
-def _pair_fields(n: int, compared: Compared, run: Run) -> dict[str, Any]:
-    rows = operand_rows(compared, run)
+def _pair_fields(n: int, pair: ComparedPair, run: Run) -> dict[str, Any]:
+    rows = operand_rows(pair, run)
     columns = details_last(HEADS, filled_columns(rows))
-    operands = compared.operands
     figures: Mapping[str, Any] = {}
-    if operands is not None:
+    if pair.timings:
         figures = {
-            "samples": draw.distribution(operands, f"d{n}"),
-            "time": draw.round_figure(operands, f"t{n}"),
-            "cycles": draw.round_figure(operands, f"c{n}", cycles=True),
-            "clock": draw.clocks(operands, f"f{n}"),
+            "samples": draw.distribution(pair, f"d{n}"),
+            "time": draw.round_figure(pair, f"t{n}"),
+            "cycles": draw.round_figure(pair, f"c{n}", cycles=True),
+            "clock": draw.clocks(pair, f"f{n}"),
         }
-    verdict = compared.comparison.verdict
     return {
-        "name": compared.name,
-        "word": verdict.word if verdict else "no verdict",
-        "reason": verdict.reason if verdict else "; ".join(troubles(compared)),
+        "name": problem_name(pair),
+        "word": pair.word or "no verdict",
+        "reason": reasons(pair),
         "heads": [HEADS[c] for c in columns],
         "rows": [[row[c] for c in columns] if len(row) == len(HEADS) else row for row in rows],
-        "unstable": operands is not None and not all(t.stable for t in operands.timings),
+        "unstable": not all(t.stable for t in pair.timings),
         "figures": figures,
-        "names": (compared.comparison.left, compared.comparison.right),
-        "notes": [*_notes(compared), *_energy_notes(compared, run)],
-        "made": _resources(compared),
+        "names": pair.names,
+        "notes": [*_notes(pair), *energy.energy_notes(pair.outcomes, run.environment)],
+        "made": _resources(pair),
     }
 
 
-def _notes(compared: Compared) -> list[str]:
+def _notes(pair: ComparedPair) -> list[str]:
     """Return notes on throttling, left-out samples and equal machine code."""
     notes = []
-    operands = compared.operands
-    for name, t in zip(operands.names, operands.timings, strict=True) if operands else ():
+    for name, t in zip(pair.names, pair.timings, strict=True) if pair.timings else ():
         if t.throttle:
             notes.append(f"{name}: the driver lowered the clock ({', '.join(t.throttle)}).")
         if t.left_out:
             notes.append(f"{name}: {t.left_out} samples under 3/4 of the usual clock left out.")
-    binaries = [o.resources.binary for o in (compared.left, compared.right) if o and o.resources]
+    binaries = [o.resources.binary for o in pair.outcomes if o.resources]
     if len(binaries) == 2 and binaries[0] == binaries[1]:
         notes.append("Both operands are the same machine code.")
     return notes
 
 
-def _energy_notes(compared: Compared, run: Run) -> list[str]:
-    both = [o for o in (compared.left, compared.right) if o]
-    return energy.energy_notes(both, run.environment)
-
-
-def _resources(compared: Compared) -> list[tuple[str, str, str]]:
+def _resources(pair: ComparedPair) -> list[tuple[str, str, str]]:
     """Return the compiled resources of both operands, where they differ."""
-    a, b = (o.resources if o else None for o in (compared.left, compared.right))
+    a, b = (o.resources if o else None for o in (pair.before, pair.after))
     if a is None or b is None:
         return []
     shown = {name: m for name, m in metrics().items() if name != "compile_s"}  # differs always
@@ -309,16 +227,15 @@ def _resources(compared: Compared) -> list[tuple[str, str, str]]:
     return [(head, x, y) for head, x, y in results if x != y]
 
 
-def _forest(shown_pairs: Sequence[Compared]) -> Any:
-    results = [(b.name, b.comparison) for b in shown_pairs if b.comparison.verdict is not None]
+def _forest(shown_pairs: Sequence[ComparedPair]) -> Any:
+    results = [pair for pair in shown_pairs if pair.verdict is not None]
     return draw.forest(results, "forest") if len(shown_pairs) > 1 and results else None
 
 
-def _how(run: Run, shown_pairs: Sequence[Compared]) -> list[tuple[str, str]]:
-    operands = next((b.operands for b in shown_pairs if b.operands), None)
-    if operands is None:
+def _how(run: Run, shown_pairs: Sequence[ComparedPair]) -> list[tuple[str, str]]:
+    if not any(pair.timings for pair in shown_pairs):
         return []
-    outcomes = [o for b in shown_pairs for o in (b.left, b.right) if o]
+    outcomes = [o for pair in shown_pairs for o in pair.outcomes]
     shown = timing_facts(outcomes)
     if len(shown_pairs) > 1:
         shown.append(("Correction", f"Holm over {len(shown_pairs)} comparisons"))

@@ -9,27 +9,27 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import workbench
-from workbench.code.code_pair import MEANINGS, ORDER, CodePair
+from workbench.code.compared_pair import ORDER, ComparedPair, ranked
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, worst_first
 from workbench.data.units import amount, quantity
-from workbench.reports import compare
-from workbench.reports.compare import Compared
+from workbench.reports.pair_texts import MEANINGS, config_name, is_predicted, unmeasured
+from workbench.reports.tables import Columns
 from workbench.reports.versions import (
     CHANGED,
+    COLUMNS,
+    KERNEL,
     MEASURED,
     MIX,
-    CodeChanges,
-    changed_pairs,
+    TEXTS,
+    changed_text,
     code_errors,
-    pair_rows,
+    mix_text,
 )
-from workbench.reports.versions import conclusion as code_conclusion
-from workbench.spec import sizes_text
 
 MARKER = "<!-- kernel-workbench gate -->"  # by which the comment is found again
 # Characters of the table, of both folded ones and of the list; GitHub takes 65,536 in a comment
@@ -48,7 +48,6 @@ COMPILED_HEADINGS = {
     COULD_NOT_RUN: "a kernel does not compile or load any more",
     UNDECIDED: "suspected to be slower, by the machine code",
 }
-TIMES = ("", "kernel", "time after over before (95 % interval)", "before", "after")
 
 # Characters of Markdown, and of mentions and references, as HTML entities
 _ENTITIES = {ord(c): f"&#{ord(c)};" for c in "|`*[]@#~\\$"}
@@ -59,14 +58,14 @@ _FOLDERS = re.compile(r"(?<![\w./:~)\]-])/(?:[^\s/:\"'`<>|]+/)+")
 
 @dataclass(frozen=True)
 class GateResult:
-    """All that the Markdown of a gate shows: of compiled code, or of measured times."""
+    """All that the Markdown of a gate shows."""
 
     baseline: str
     exit_code: int
     command: str
     left_out: Sequence[tuple[str, str]] = ()  # kernel, reason
-    changes: CodeChanges | None = None
-    compared: Sequence[Compared] = field(default_factory=list)
+    sentence: str = ""  # the result
+    pairs: Sequence[ComparedPair] = field(default_factory=list)
     gpu: str = ""  # that measured
     nothing: str = ""  # why nothing was compared
     checks: Sequence[ImplCheck] = ()  # of results, before any comparison
@@ -74,11 +73,8 @@ class GateResult:
 
 def markdown(result: GateResult) -> str:
     """Return the comment, with the marker in its first line. It has at most 65,536 characters."""
-    if result.changes is not None:
-        parts = list(_code_sections(result.changes))
-    elif result.compared:
-        parts = list(_time_sections(result.compared, result.gpu))
-    else:
+    parts = list(_pair_sections(result))
+    if result.nothing and not result.pairs:
         parts = [escape_markdown(f"Nothing to compare with {result.baseline}: {result.nothing}.")]
     head = f"### Kernel Workbench: {_heading(result)}"
     blocks = [MARKER, head, *_check_sections(result.checks), *parts]
@@ -110,9 +106,10 @@ def _heading(result: GateResult) -> str:
         return "results differ from the baseline's reference"
     if "unproven" in states and result.exit_code == UNDECIDED:
         return "results that cannot be checked any more"
-    if not (result.changes or result.compared) and result.exit_code == PASSED:
+    if not result.pairs and result.exit_code == PASSED:
         return "nothing to compare"
-    known = HEADINGS | (COMPILED_HEADINGS if result.changes is not None else {})
+    by_code = any(pair.by_code for pair in result.pairs)
+    known = HEADINGS | (COMPILED_HEADINGS if by_code else {})
     return known.get(result.exit_code, "stopped before the end")
 
 
@@ -153,74 +150,73 @@ def _row(cells: Sequence[str], plain: bool = False) -> str:
     return f"| {' | '.join(cells if plain else map(escape_markdown, cells))} |"
 
 
-# Machine code
+# What was compared
 
 
-READ_FIRST = ("", "kernel", "device", MEASURED, CHANGED)  # what 780 pixels hold
+TIME = "time after over before (95 % interval)"
+FIRST: Columns = (  # what 780 pixels hold, by code or by time
+    ("", lambda pair: pair.decided or "no verdict"),
+    (KERNEL, config_name),
+    ("device", lambda pair: pair.case.device if pair.outcomes else ""),
+    (TIME, lambda pair: _time(pair)),
+    ("before", lambda pair: _median(pair, 0)),
+    ("after", lambda pair: _median(pair, 1)),
+    (CHANGED, changed_text),
+)
+NAMES = FIRST[1:3]
+NUMBERS = (*NAMES, *(c for c in COLUMNS[3:] if c[0] not in (MEASURED, CHANGED, MIX)))
+MIXES = (*NAMES, ("instructions by kind", mix_text))
 
 
-def _code_sections(changes: CodeChanges) -> Iterator[str]:
-    yield escape_markdown(code_conclusion(changes), 2 * CELL)
-    differing = changed_pairs(changes.pairs)
-    if differing:
-        yield _columns(differing, lambda head: head in READ_FIRST, ROOM)
-    words = Counter(pair.word for pair in changes.pairs)
-    yield "\n".join(f"- {word}: {MEANINGS[word]}" for word in ORDER if words[word])
-    if differing:
-        drawn = _columns(
-            differing, lambda head: head not in ("", MEASURED, CHANGED, MIX), NUMBERS_ROOM
-        )
-        key = "Before &gt; after, one value where both are equal. Times with ~ are predicted."
-        yield _details("Registers, memory, occupancy and predicted times", f"{drawn}\n\n{key}")
-        yield from _mixes(differing)
-        yield "\n".join(f"- {escape_markdown(line)}" for line in code_errors(differing))
+def _time(pair: ComparedPair) -> str:
+    """Return the ratio of measured times, or why there is none."""
+    if pair.verdict is None:
+        return unmeasured(pair)
+    time = pair.verdict.time
+    return f"{time.middle:.4f} ({time.low:.4f} to {time.high:.4f})"
 
 
-def _columns(pairs: Sequence[CodePair], wanted: Callable[[str], bool], room: int) -> str:
-    """Return the table of pairs with the columns whose heading is wanted."""
-    content = pair_rows(pairs, config=True, whole=True)
-    kept = [n for n, head in enumerate(content["heads"]) if wanted(head)]
-    rows = [[cells[n] for n in kept] for cells, _ in content["rows"]]
-    text = [place for place, n in enumerate(kept) if n in content["text"] or not n]
-    return table([content["heads"][n] for n in kept], rows, text, room)
+def _median(pair: ComparedPair, place: int) -> str:
+    timings = (pair.timed or pair).timings
+    return quantity(timings[place].median_s, "s") if timings else ""
 
 
-def _mixes(differing: Sequence[CodePair]) -> Iterator[str]:
-    """Yield the instruction mix of the hot loops of suspected pairs, folded."""
-    content = pair_rows([p for p in differing if p.word == "WORSE"], config=True, whole=True)
-    mix = content["heads"].index(MIX)
-    rows = [[cells[1], cells[2], cells[mix]] for cells, _ in content["rows"] if cells[mix]]
-    if rows:
-        drawn = table(("kernel", "device", "instructions by kind"), rows, (0, 1, 2), MIX_ROOM)
-        yield _details(
-            "Instructions of the hot loops by kind; in brackets, those of all code", drawn
-        )
+def _pair_sections(result: GateResult) -> Iterator[str]:
+    """Yield the sentence, one row for each pair that was timed or whose code differs, and folded
+    what their code consists of."""
+    where = f" Measured on {result.gpu}." if result.gpu else ""
+    yield escape_markdown(result.sentence + where, 2 * CELL)
+    shown = [p for p in ranked(result.pairs) if p.word != "SAME" or not p.by_code]
+    if shown:
+        yield _columns(shown, FIRST, ROOM)
+    words = Counter(pair.word for pair in result.pairs if pair.by_code)
+    if words:
+        yield "\n".join(f"- {word}: {MEANINGS[word]}" for word in ORDER if words[word])
+    changed = [pair for pair in shown if pair.change and pair.change.word != "SAME"]
+    if changed:
+        predicted = any(map(is_predicted, changed))
+        title = "Registers, memory, occupancy" + " and predicted times" * predicted
+        key = "Before &gt; after, one value where both are equal."
+        key += " Times with ~ are predicted." * predicted
+        yield _details(title, f"{_columns(changed, NUMBERS, NUMBERS_ROOM)}\n\n{key}")
+    worse = [pair for pair in changed if pair.word == "WORSE" and mix_text(pair)]
+    if worse:
+        title = "Instructions of the hot loops by kind; in brackets, those of all code"
+        yield _details(title, _columns(worse, MIXES, MIX_ROOM))
+    if errors := code_errors(changed):
+        yield "\n".join(f"- {escape_markdown(line)}" for line in errors)
+
+
+def _columns(pairs: Sequence[ComparedPair], columns: Columns, room: int) -> str:
+    """Return the table of pairs, without columns that say nothing of any."""
+    cells = {head: [cell(pair) for pair in pairs] for head, cell in columns}
+    heads = [head for head, some in cells.items() if not head or {*some} - {"", "-"}]
+    text = [n for n, head in enumerate(heads) if head in ("", TIME, *TEXTS, MIXES[-1][0])]
+    return table(heads, list(zip(*(cells[head] for head in heads), strict=True)), text, room)
 
 
 def _details(title: str, content: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>"
-
-
-# Measured times
-
-
-def _time_sections(compared: Sequence[Compared], gpu: str) -> Iterator[str]:
-    where = f" Measured on {gpu}." if gpu else ""
-    yield escape_markdown(compare.conclusion(compared) + where, 2 * CELL)
-    yield table(TIMES, [_times(each) for each in compared], (0, 1, 2))
-
-
-def _times(each: Compared) -> list[str]:
-    c, v = each.comparison, each.comparison.verdict
-    impl = each.right.case.impl if each.right else ""
-    name = f"{c.kernel}.{impl}" if impl else c.kernel
-    name = f"{name}; {sizes_text(c.sizes, ' ')} {c.dtype}"
-    if v is None:
-        return ["no verdict", name, "; ".join(compare.troubles(each)), "", ""]
-    operands = each.operands
-    times = [quantity(t.median_s, "s") for t in operands.timings] if operands else ["", ""]
-    ratio = f"{v.time.middle:.4f} ({v.time.low:.4f} to {v.time.high:.4f})"
-    return [v.word, name, ratio, *times]
 
 
 def _left_out(every: Sequence[tuple[str, str]]) -> str:

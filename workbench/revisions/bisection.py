@@ -10,6 +10,7 @@ from typing import Literal
 
 from workbench.revisions.worktree import Repository, WorktreeError
 
+SHORT = 12  # digits of a commit in names and messages
 Mark = Literal["good", "bad", "skip"]
 
 

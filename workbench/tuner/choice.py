@@ -5,14 +5,17 @@ is what runs. The config of an Impl is, in this order:
 
 1. the one in the tuned cache for these sizes, or for the nearest sizes in the same bucket
    (`Tuned.find`);
-2. the one that the device's calibration expects to be the fastest at these sizes;
-3. the default, or if that is refused the nearest to it that is not.
+2. of a kernel that the user has not calibrated here, the fastest at sizes like these by the times
+   in `calibrations/launches` of the device's architecture;
+3. the one that the device's calibration expects to be the fastest at these sizes;
+4. the default, or if that is refused the nearest to it that is not.
 
 The Impl is, in this order:
 
 1. the one that won the last sweep of these sizes, or of the nearest in the same bucket;
-2. where `calibrations/impls` has the device's architecture, the first by its times at sizes within
-   half an octave; else, where the times of all Impls are known (tuned, or expected by a
+2. the one whose config is the fastest by the times in `calibrations/launches`; else, where
+   `calibrations/impls` has the device's architecture, the first by its times at sizes within half
+   an octave; else, where the times of all Impls are known (tuned, or expected by a
    calibration), the fastest; else the first by the times at the nearest measured sizes; else the
    first by the analytic model, before compiling;
 3. where the model lacks a figure, the first in the kernel's file.
@@ -35,14 +38,21 @@ from typing import Any
 from workbench.catalog.source import code_hash, file_hash
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, damage_text, default_path, distance
 from workbench.data.units import rough
-from workbench.device.calibration import CalibrationError, MeasuredCase, measured_cases
-from workbench.device.correction import CLEAR, best_estimate
+from workbench.device.calibration import (
+    CalibrationError,
+    MeasuredCase,
+    is_calibrated_here,
+    measured_cases,
+)
+from workbench.device.correction import CLEAR, KERNELS, best_estimate
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
+from workbench.device.launch_times import ExpectedLaunch, launch_times
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
 LOGGER = logging.getLogger("workbench")
 NEAR = 0.5  # octaves over all axes
+LIKE_THESE = "the times measured at sizes like these"
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class LaunchChoice:
     text: str
     entry: Entry | None = None  # of the tuned cache, whose config it is
     expected_s: float | None = None  # by the calibration of the device
+    ratio: float | None = None  # expected time over that of the fastest config of all Impls
     unread: bool = False  # the tuned cache or the calibration could not be read
 
     @property
@@ -126,7 +137,8 @@ def choice_of(
         return replace(nothing, text=f"{name}; {error}", unread=True)
     software = _versions() if versions is None else versions
     if (entry := tuned_entry(cache, impl, device, dtype, sizes, software)) is None:
-        return _calibrate(nothing, device, dtype, sizes)
+        measured = _measured_launch(nothing, device, dtype, sizes)
+        return measured or _calibrate(nothing, device, dtype, sizes)
     config, failure = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
     if config is None:
@@ -153,6 +165,36 @@ def sources_of(impl: Impl) -> tuple[str, str]:
     """Return the hashes of an Impl in keys of the tuned cache: of its code, and of its file as in
     schema 1."""
     return code_hash(impl), file_hash(impl)
+
+
+def _measured_launch(
+    default: LaunchChoice, device: Device, dtype: str, sizes: Sizes
+) -> LaunchChoice | None:
+    """Return the config of an Impl that is the fastest by the times measured at sizes like these;
+    None where there are none, or the user has a calibration of the kernel on this device."""
+    impl = default.impl
+    for expected in _expected_launches(impl.spec, device, dtype, sizes):
+        if expected.impl != impl.name or expected.config.keys() != impl.choices().keys():
+            continue
+        config = impl.config(**expected.config)
+        if impl.rejection_reason(config, device.limits, dtype, sizes) is None:
+            name = default.text if config == default.config else "chosen for these sizes"
+            text = (
+                f"{name} by {LIKE_THESE}; nothing tuned for {sizes_text(sizes)} in {dtype} on "
+                f"{device.name}"
+            )
+            return replace(default, config=config, text=text, ratio=expected.ratio)
+    return None
+
+
+def _expected_launches(
+    spec: Spec, device: Device, dtype: str, sizes: Sizes
+) -> Sequence[ExpectedLaunch]:
+    ours = (impl.launch.__module__.startswith(KERNELS) for impl in spec.impls)
+    if not any(ours) or is_calibrated_here(device.name, spec.name, dtype):
+        return ()
+    table = launch_times(device.limits.arch, spec.name)
+    return table.expect(dtype, sizes) if table else ()
 
 
 def _calibrate(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:
@@ -237,6 +279,12 @@ def _ranking(
     spec: Spec, choices: Sequence[LaunchChoice], device: Device, dtype: str, sizes: Sizes
 ) -> tuple[list[float], str]:
     """Return a number for each choice, the least of the best, and what it is from."""
+    if all(c.entry for c in choices):
+        return [c.time_s or math.inf for c in choices], "their tuned times"
+    launches = _expected_launches(spec, device, dtype, sizes)
+    if launches:
+        by_impl = {one.impl: one.ratio for one in reversed(launches)}
+        return [c.ratio or by_impl.get(c.impl.name, math.inf) for c in choices], LIKE_THESE
     case = _nearest(spec, device, dtype, sizes)
     if all(c.time_s for c in choices) and not (case and _is_near(case, dtype, sizes)):
         return [c.time_s or math.inf for c in choices], "expected times"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from workbench.code.compared_pair import ComparedPair
 from workbench.data import stats
-from workbench.data.record import Comparison, Measured, Verdict
+from workbench.data.record import Measured, Verdict
 from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import (
@@ -20,18 +20,10 @@ from workbench.reports.figures.drawing import (
     plain_ticks,
     short_name,
 )
+from workbench.reports.pair_texts import problem_name
 
 LOOKS = (("impl-0", "-"), ("impl-1", (0, (6, 2))))  # left, right: by colour and by dash
 _STEPS = 240  # points of a distribution's line; more would be finer than a pixel
-
-
-@dataclass(frozen=True)
-class Operands:
-    """Both operands of one comparison that have a time, by name, and their verdict."""
-
-    names: tuple[str, str]
-    timings: tuple[Measured, Measured]
-    verdict: Verdict | None  # None for stored runs, which were not interleaved
 
 
 def windows(timing: Measured) -> list[tuple[float, ...]]:
@@ -39,9 +31,9 @@ def windows(timing: Measured) -> list[tuple[float, ...]]:
     return timing.windows or [timing.samples_s]
 
 
-def round_ratios(operands: Operands, cycles: bool = False) -> list[float]:
+def round_ratios(pair: ComparedPair, cycles: bool = False) -> list[float]:
     """Return right over left, window by window: of medians, with `cycles` times clocks."""
-    left, right = (_window_values(t, cycles) for t in operands.timings)
+    left, right = (_window_values(t, cycles) for t in pair.timings)
     if len(left) != len(right):  # windows were left out, and it is unknown which
         return []
     return [r / a for a, r in zip(left, right, strict=True) if a and r]
@@ -56,31 +48,31 @@ def _window_values(timing: Measured, cycles: bool) -> list[float]:
     return [m * f for m, f in zip(middles, timing.window_mhz, strict=True)]
 
 
-def distribution(operands: Operands, prefix: str) -> Markup:
+def distribution(pair: ComparedPair, prefix: str) -> Markup:
     """Return the cumulative distribution of both operands' samples, without the slowest 2 %."""
-    scale, unit = unit_of(min(t.median_s for t in operands.timings))
-    low = min(stats.quantile(t.samples_s, 0.0) for t in operands.timings)
-    high = max(stats.quantile(t.samples_s, 0.98) for t in operands.timings)
+    scale, unit = unit_of(min(t.median_s for t in pair.timings))
+    low = min(stats.quantile(t.samples_s, 0.0) for t in pair.timings)
+    high = max(stats.quantile(t.samples_s, 0.98) for t in pair.timings)
     room = (high - low) * 0.04 or high * 0.01
     fig = figure(560, 330)
     ax = axes(fig, 58, 14, 490, 264, "both")
     ax.set(xlim=((low - room) / scale, (high + room) / scale), ylim=(0, 100))
     ax.set(xlabel=f"time of one call, {unit}", ylabel="samples up to this time, %")
-    for timing, (ink, dash) in zip(operands.timings, LOOKS, strict=True):
+    for timing, (ink, dash) in zip(pair.timings, LOOKS, strict=True):
         shares = [i / _STEPS for i in range(_STEPS + 1)]
         ordered = sorted(timing.samples_s)
         times = [stats.quantile(ordered, q) / scale for q in shares]
         ax.plot(times, [100 * q for q in shares], color=colour(ink), linestyle=dash, linewidth=2)
         middle = timing.median_s / scale
         ax.plot([middle], [50], marker="o", markersize=6, color=colour(ink))
-    return figure_svg(fig, prefix, f"Samples of {operands.names[0]} and {operands.names[1]}")
+    return figure_svg(fig, prefix, f"Samples of {pair.names[0]} and {pair.names[1]}")
 
 
-def round_figure(operands: Operands, prefix: str, cycles: bool = False) -> Markup | None:
+def round_figure(pair: ComparedPair, prefix: str, cycles: bool = False) -> Markup | None:
     """Return the ratio of each round, its median and interval, and the band that counts as equal.
     None where there are fewer than two rounds or there is no verdict."""
-    ratios = round_ratios(operands, cycles)
-    verdict = operands.verdict
+    ratios = round_ratios(pair, cycles)
+    verdict = pair.verdict
     if len(ratios) < 2 or verdict is None:
         return None
     whole = verdict.cycles if cycles else verdict.time
@@ -106,16 +98,16 @@ def round_figure(operands: Operands, prefix: str, cycles: bool = False) -> Marku
     return figure_svg(fig, prefix, f"Ratio in {what} of each round")
 
 
-def clocks(operands: Operands, prefix: str) -> Markup | None:
+def clocks(pair: ComparedPair, prefix: str) -> Markup | None:
     """Return the SM clock of each window, both operands; None where it is unknown."""
-    if any(len(t.window_mhz) < 2 for t in operands.timings):
+    if any(len(t.window_mhz) < 2 for t in pair.timings):
         return None
     fig = figure(560, 240)
     ax = axes(fig, 66, 14, 482, 174, "y")
-    seen = [f for t in operands.timings for f in t.window_mhz]
+    seen = [f for t in pair.timings for f in t.window_mhz]
     room = (max(seen) - min(seen)) * 0.1 or 10
     ax.set(ylim=(min(seen) - room, max(seen) + room), xlabel="round", ylabel="SM clock, MHz")
-    for timing, (ink, dash) in zip(operands.timings, LOOKS, strict=True):
+    for timing, (ink, dash) in zip(pair.timings, LOOKS, strict=True):
         at = range(1, len(timing.window_mhz) + 1)
         ax.plot(at, timing.window_mhz, color=colour(ink), linestyle=dash, linewidth=1.4)
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -123,20 +115,20 @@ def clocks(operands: Operands, prefix: str) -> Markup | None:
     return figure_svg(fig, prefix, "SM clock of each round")
 
 
-def forest(pairs: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
+def forest(pairs: Sequence[ComparedPair], prefix: str) -> Markup:
     """Return ratio and interval of each comparison that has a verdict, with its own threshold."""
     left, right, line, top = 300, 150, 26, 8
-    spans = [e for _, c in pairs if (v := c.verdict) for e in (v.time.low, v.time.high, *_band(v))]
+    spans = [e for p in pairs if (v := p.verdict) for e in (v.time.low, v.time.high, *_band(v))]
     low, high = min(spans), max(spans)
     room = (high - low) * 0.05
     fig = figure(900, top + line * len(pairs) + 52)
     ax = axes(fig, left, top, 900 - left - right, line * len(pairs))
     ax.set(xlim=(low - room, high + room), ylim=(len(pairs) - 0.5, -0.5))
     ax.set(xlabel="time, right over left: above 1 the right operand is slower")
-    name_rows(ax, range(len(pairs)), [short_name(name, 48) for name, _ in pairs])
+    name_rows(ax, range(len(pairs)), [short_name(problem_name(pair), 48) for pair in pairs])
     ax.axvline(1, color=colour("muted"), linewidth=0.8, zorder=1)
-    for y, (_, comparison) in enumerate(pairs):
-        if (verdict := comparison.verdict) is not None:
+    for y, pair in enumerate(pairs):
+        if (verdict := pair.verdict) is not None:
             ratio, edges = verdict.time, _band(verdict)
             look = {"facecolor": colour("rule"), "edgecolor": "none", "zorder": 0}
             ax.fill_between(edges, y - 0.42, y + 0.42, **look)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from workbench.code.code_pair import (
-    MEANINGS,
+from workbench.code.compared_pair import (
     ORDER,
     REGISTERS,
     SCRATCH_BYTES,
@@ -21,15 +20,17 @@ from workbench.code.code_pair import (
     ranked,
 )
 from workbench.commands.code_table import say_changes
+from workbench.commands.pair_results import code_result
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
+from workbench.reports.pair_texts import MEANINGS, reasons
 from workbench.reports.versions import (
+    NARROW,
+    WIDEST,
     changed_pairs,
     changes_page,
-    code_result,
     conclusion,
-    narrow_rows,
     pair_rows,
     tune_again,
 )
@@ -63,18 +64,20 @@ def test_the_word_follows_from_the_reasons(before, after):
     assert pair.word in ORDER and pair.word in MEANINGS
     if not (has_facts(before) and has_facts(after)):
         assert (pair.word == "FAILS") == (has_facts(before) and not has_facts(after))
-        assert pair.reasons in [o.reason for o in (before, after) if not has_facts(o)]
+        assert reasons(pair) in [o.reason for o in (before, after) if not has_facts(o)]
     else:
         assert (pair.word == "SAME") == (before.code.digest == after.code.digest)
-        assert (pair.word == "WORSE") == bool(pair.worse)
-        assert (pair.word == "BETTER") == bool(pair.better and not pair.worse)
-    assert "\n" not in pair.reasons
+        assert (pair.word == "WORSE") == bool(pair.change.worse)
+        assert (pair.word == "BETTER") == bool(pair.change.better and not pair.change.worse)
+    assert "\n" not in reasons(pair)
 
 
 @given(facts, facts)
 def test_what_is_worse_one_way_is_better_the_other(one, other):
     there, back = paired(CASE, one, other), paired(CASE, other, one)
-    assert len(there.worse) == len(back.better) and len(there.better) == len(back.worse)
+    assert len(there.change.worse) == len(back.change.better) and len(there.change.better) == len(
+        back.change.worse
+    )
 
 
 @given(facts)
@@ -85,7 +88,7 @@ def test_equal_facts_of_other_code_are_neither_worse_nor_better(one):
 
 def test_the_registers_of_the_matmul_of_the_issue_are_seen():
     pair = paired(CASE, FACTS, other(registers=252))
-    assert pair.word == "WORSE" and pair.reasons == "registers 228 to 252"
+    assert pair.word == "WORSE" and reasons(pair) == "registers 228 to 252"
     few = other("a", registers=10), other(registers=14)  # nothing is limited by so few
     assert paired(CASE, *few).word == "CHANGED"
 
@@ -100,9 +103,9 @@ def test_the_registers_of_the_matmul_of_the_issue_are_seen():
     ],
 )
 def test_each_resource_that_got_worse_is_named(more, reason):
-    assert paired(CASE, FACTS, other(**more)).worse == (reason,)
+    assert paired(CASE, FACTS, other(**more)).change.worse == (reason,)
     better = paired(CASE, other(**more), FACTS)
-    assert better.word == "BETTER" and len(better.better) == 1
+    assert better.word == "BETTER" and len(better.change.better) == 1
 
 
 def test_changes_below_the_thresholds_are_no_suspicion():
@@ -112,9 +115,9 @@ def test_changes_below_the_thresholds_are_no_suspicion():
 
 def test_the_predicted_time_counts_beyond_the_threshold():
     later = other(timing=predicted(1.05e-3))
-    assert paired(CASE, FACTS, later).worse == ("predicted time up by 5 %",)
+    assert paired(CASE, FACTS, later).change.worse == ("predicted time up by 5 %",)
     assert paired(CASE, FACTS, later, threshold=0.1).word == "CHANGED"
-    assert paired(CASE, later, FACTS).better == ("predicted time down by 5 %",)
+    assert paired(CASE, later, FACTS).change.better == ("predicted time down by 5 %",)
 
 
 def test_loops_are_compared_by_their_work():
@@ -177,9 +180,7 @@ def test_predicted_times_have_their_error_once_on_the_page_and_in_the_terminal(b
     changes = changes_of(pairs)
     console = Console(file=io.StringIO(), width=240, highlight=False, markup=False)
     say_changes(console, changes)
-    cells = [
-        cell for row, _ in pair_rows(changed_pairs(pairs), config=True)["rows"] for cell in row
-    ]
+    cells = [cell for row, _ in pair_rows(changed_pairs(pairs), WIDEST)["rows"] for cell in row]
     shown = any(cell.startswith("~") or "> ~" in cell for cell in cells)
     for text in (console.file.getvalue(), html.unescape(changes_page(changes))):
         assert text.count(device_words(device, CASE.kernel)) == shown
@@ -201,7 +202,7 @@ def changes_of(pairs, **more):
 @given(st.lists(st.tuples(either, either), max_size=4))
 def test_a_narrow_table_has_the_same_rows(both):
     pairs = [paired(CASE, before, after) for before, after in both]
-    wide, narrow = pair_rows(pairs, config=True), narrow_rows(pairs)
+    wide, narrow = pair_rows(pairs, WIDEST), pair_rows(pairs, NARROW)
     assert len(wide["rows"]) == len(narrow["rows"]) == len(pairs)
     for table in (wide, narrow):
         assert all(len(cells) == len(table["heads"]) for cells, _ in table["rows"])
@@ -210,9 +211,9 @@ def test_a_narrow_table_has_the_same_rows(both):
 def test_another_config_is_named():
     pair = paired(CASE, FACTS, other(registers=252), commit="c0ffee")
     was = replace(FACTS, case=replace(CASE, config={"block_m": 64, "num_warps": 4}))
-    assert pair.reasons == "registers 228 to 252; at c0ffee"
-    pair = replace(pair, before=was, commit="")
-    assert pair.reasons == "registers 228 to 252; was block_m 64, 4 warps"
+    assert reasons(pair) == "registers 228 to 252; at c0ffee"
+    pair = replace(pair, before=was, comparison=replace(pair.comparison, commit=""))
+    assert reasons(pair) == "registers 228 to 252; was block_m 64, 4 warps"
 
 
 def test_the_conclusion_says_what_is_left():

@@ -1,0 +1,272 @@
+"""Times of a kernel's configs at drawn sizes, by which a launch with nothing tuned chooses.
+
+    python benchmarks/launch_times.py softmax reduce --count 100 --limit 300    on a GPU
+    python benchmarks/launch_times.py --check                                   anywhere
+
+The configs are those of the kernel's table, or else those within 12 % of the best at any size of
+data/ops_choice_h100.json.xz. All are compiled first, by a process for each core; then each is timed
+on cold data: of 5 samples of a graph of 0.12 ms the median. After each size the table is written
+with what was timed, by default over the one that comes with the workbench. `--check` takes each
+size out of its table in turn, and compares the config that the others choose with the best one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import json
+import lzma
+import math
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ops_choice import FAR, NEAR, PRODUCTS, Sizes, dtype_of, multiple
+from runs import HERE, say, show
+
+from workbench import catalog
+from workbench.data.environment import fingerprint
+from workbench.device import hardware
+from workbench.device.bounds import cache_bytes
+from workbench.device.calibration import numbers_text
+from workbench.device.launch_times import LAUNCHES, LaunchTimes, launch_times
+from workbench.spec import Impl
+
+SEEN = HERE / "data" / "ops_choice_h100.json.xz"
+NEAR_BEST = 1.12
+WIDEST = 2**27  # elements of a tensor of rows, at most
+GRAPH_S, WINDOW_S, SAMPLES = 1.2e-4, 2e-3, 5
+SLOW = 3.0  # times the best so far: not timed
+Times = dict[tuple[str, str], float]  # microseconds by Impl and config
+
+
+def halton(i: int, base: int) -> float:
+    """Return the i-th number of van der Corput's sequence in a base."""
+    result, share = 0.0, 1.0
+    while i:
+        share /= base
+        i, digit = divmod(i, base)
+        result += share * digit
+    return result
+
+
+def sizes_of(kernel: str, i: int) -> Sizes:
+    """Return the i-th sizes of a kernel; they fill a box in octaves evenly (Halton 1960)."""
+    at, dice = [halton(i, base) for base in (2, 3, 5, 7)], random.Random(i)
+
+    def between(least: int, most: int, share: float) -> int:
+        return round(least * (most / least) ** share)
+
+    wide = {axis: multiple(between(512, 14336, at[1 + n]), 256) for n, axis in enumerate("NK")}
+    if kernel in PRODUCTS or kernel == "matvec":
+        return {"M": 1 if kernel == "matvec" else between(1, 8192, at[0]), **wide}
+    if kernel in ("lora", "lora_delta"):
+        return {"M": between(16, 8192, at[0]), **wide, "r": (8, 16, 32, 64)[int(4 * at[3])]}
+    if kernel in ("wkv6", "wkv7"):
+        batch = (1, 2, 4, 8)[int(4 * at[1])]
+        heads = {"H": (12, 32)[int(2 * at[2])], "N": 64}
+        return {"B": batch, "T": between(1, 8192 // batch, at[0]), **heads}
+    width = multiple(between(128, 200_000, at[1]), dice.choice((1, 1, 8, 128, 1024)))
+    rows = min(between(1, 16384, at[0]), WIDEST // width)
+    return {"M": rows, "V" if kernel == "cross_entropy" else "N": width}
+
+
+def configs_of(kernel: str) -> list[tuple[str, Mapping[str, int]]]:
+    """Return the configs to time, each with its Impl's name."""
+    if table := launch_times("sm_90", kernel):
+        return list(table.configs)
+    found: dict[tuple[str, str], tuple[str, Mapping[str, int]]] = {}
+    for problem in json.loads(lzma.decompress(SEEN.read_bytes())):
+        if problem["kernel"] == kernel and problem["times"]:
+            limit = NEAR_BEST * min(one["us"] for one in problem["times"])
+            for one in problem["times"]:
+                if one["us"] <= limit:
+                    found[one["impl"], numbers_text(one["config"])] = one["impl"], one["config"]
+    return [found[key] for key in sorted(found)]
+
+
+def launches(kernel: str, sizes: Sizes) -> Iterator[tuple[tuple[str, str], Impl, Any]]:
+    """Yield the key, the Impl and the config of each launch that takes these sizes here."""
+    spec, device = catalog.spec_of(kernel), hardware.live()
+    assert device is not None
+    for name, numbers in configs_of(kernel):
+        impl = next((i for i in spec.impls if i.name == name and i.backend == "triton"), None)
+        if impl is None or impl.choices().keys() != numbers.keys():
+            continue
+        config = impl.config(**numbers)
+        if impl.rejection_reason(config, device.limits, dtype_of(kernel), sizes) is None:
+            yield (name, numbers_text(numbers)), impl, config
+
+
+def compile_all(job: tuple[str, Sizes]) -> str:
+    """Launch every config of a kernel once, for its machine code. Returns the first error."""
+    import torch
+
+    from workbench.measurement import inputs
+
+    kernel, sizes = job
+    few = {**sizes, "M": min(sizes["M"], 64)} if "M" in sizes else sizes
+    said = ""
+    try:
+        given = inputs.make(catalog.spec_of(kernel), few, dtype_of(kernel), "cuda", 0)
+        for _, impl, config in launches(kernel, sizes):
+            try:
+                impl(*given, config=config)
+            except Exception as error:
+                said = said or repr(error)[:200]
+        torch.cuda.synchronize()
+    except Exception as error:
+        said = repr(error)[:200]
+    torch.cuda.empty_cache()
+    return said
+
+
+def code_key(job: tuple[str, Sizes]) -> tuple[object, ...]:
+    """Return what the machine code at a problem's sizes depends on."""
+    kernel, sizes = job
+    extents = list(sizes.values())
+    exact = (extents[-1] - 1).bit_length() if len(extents) == 2 else sizes.get("r")
+    return (kernel, exact, *((x % 16 == 0, x == 1) for x in extents))
+
+
+def timed(kernel: str, sizes: Sizes) -> Times:
+    """Return the times of all configs at these sizes, but of those that are far slower."""
+    import torch
+
+    from workbench.measurement.bench import Bench
+    from workbench.measurement.protocol import Protocol
+
+    spec, device = catalog.spec_of(kernel), hardware.live()
+    assert device is not None
+    bench = Bench(spec, sizes, dtype_of(kernel), cache_bytes(device), 0.0, Protocol())
+    result, best_s = Times(), math.inf
+    for key, impl, config in launches(kernel, sizes):
+        rotation = bench.calls(impl, config)
+        rotation.restored_call()
+        torch.cuda.synchronize()
+        estimate_s = min(rotation.samples(3))
+        if estimate_s <= SLOW * best_s:
+            entrant = bench.choose_method(rotation, estimate_s, GRAPH_S)
+            samples = sorted(entrant.window(WINDOW_S, SAMPLES).samples_s)
+            median_s = samples[len(samples) // 2]
+            result[key], best_s = round(median_s * 1e6, 3), min(best_s, median_s)
+        rotation.forget()
+    del bench
+    torch.cuda.empty_cache()
+    return result
+
+
+def write_table(
+    path: Path, about: Mapping[str, str], lines: Sequence[tuple[Sizes, str, Times]]
+) -> None:
+    """Write a kernel's table, whole or not at all. Equal tables are equal files."""
+    from workbench.data.files import write_file
+
+    keys = sorted({key for *_, times in lines for key in times})
+    text = io.StringIO()
+    text.writelines(f"# {name}: {words}\n" for name, words in about.items())
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["sizes", "dtype", *(" ".join(key) for key in keys)])
+    for sizes, dtype, times in lines:
+        cells = (f"{times[key]:.4g}" if key in times else "" for key in keys)
+        table.writerow([numbers_text(sizes), dtype, *cells])
+    write_file(path, gzip.compress(text.getvalue().encode(), mtime=0), make_folder=True)
+
+
+def stored(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Times]]]:
+    """Return the head of a kernel's table and its lines, times over the fastest of each size."""
+    table = launch_times("sm_90", kernel)
+    if table is None:
+        return {}, []
+    keys = [(name, numbers_text(numbers)) for name, numbers in table.configs]
+    rows = zip(table.sizes, table.dtypes, table.us.tolist(), strict=True)
+    return dict(table.about), [
+        (dict(sizes), dtype, {k: us for k, us in zip(keys, times, strict=True) if us == us})
+        for sizes, dtype, times in rows
+    ]
+
+
+def measure(kernels: Sequence[str], first: int, count: int, limit_s: float, folder: Path) -> None:
+    """Time the kernels at their sizes number `first` and on, one of each in turn."""
+    until = time.monotonic() + limit_s
+    jobs = [(kernel, sizes_of(kernel, first + n)) for n in range(count) for kernel in kernels]
+    one_each = list({code_key(job): job for job in jobs}.values())
+    with multiprocessing.get_context("spawn").Pool(max(1, (os.cpu_count() or 2) - 1)) as pool:
+        for said in filter(None, pool.imap_unordered(compile_all, one_each)):
+            say(said)
+    environment = fingerprint(None, None)
+    about = {
+        "gpu": environment.gpu or "", "date": time.strftime("%Y-%m-%d"),
+        "versions": ", ".join(f"{n} {environment.versions[n]}" for n in ("torch", "triton")),
+        "unit": "microseconds, median of cold calls in a graph",
+        "source": f"benchmarks/launch_times.py {' '.join(kernels)} --first {first}",
+    }  # fmt: skip
+    tables = {kernel: stored(kernel)[1] for kernel in kernels}
+    for kernel, sizes in jobs:
+        if time.monotonic() > until:
+            say("the time is over")
+            break
+        times = timed(kernel, sizes)
+        if times:
+            tables[kernel].append((sizes, dtype_of(kernel), times))
+            write_table(folder / f"{kernel}.csv.gz", about, tables[kernel])
+        say(f"{kernel} {numbers_text(sizes)}: {len(times)} configs")
+
+
+def left_out(table: LaunchTimes) -> list[float]:
+    """Return, of each size, the time of the config that the other sizes choose over the best."""
+    ratios = []
+    for n, sizes in enumerate(table.sizes):
+        rest = [m for m in range(len(table.sizes)) if m != n]
+        others = replace(
+            table, sizes=[table.sizes[m] for m in rest], dtypes=[table.dtypes[m] for m in rest],
+            us=table.us[rest],
+        )  # fmt: skip
+        cells = zip(table.configs, table.us[n], strict=True)
+        here = {(name, numbers_text(knobs)): us for (name, knobs), us in cells if us == us}
+        choices = ((x.impl, numbers_text(x.config)) for x in others.expect(table.dtypes[n], sizes))
+        chosen = next((key for key in choices if key in here), None)
+        if chosen is not None:
+            ratios.append(here[chosen] / min(here.values()))
+    return ratios
+
+
+def check(kernels: Sequence[str]) -> None:
+    """Print for each kernel how near the choice comes at sizes that are left out."""
+    rows = []
+    for kernel in kernels:
+        if table := launch_times("sm_90", kernel):
+            over = left_out(table)
+            near, far = (sum(one <= limit for one in over) for limit in (NEAR, FAR))
+            rows.append((kernel, len(over), len(table.configs), near, far, f"{max(over):.2f}"))
+    show(("kernel", "sizes", "configs", "within 3 %", "within 10 %", "worst"), rows)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure tables, or check those that are there."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("kernels", nargs="*")
+    parser.add_argument("--first", type=int, default=1, help="number of the first size")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds of timing")
+    parser.add_argument("--out", type=Path, default=LAUNCHES / "sm_90", help="folder of tables")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args(given)
+    there = sorted(path.name.partition(".")[0] for path in LAUNCHES.glob("sm_90/*.csv.gz"))
+    if options.check:
+        check(options.kernels or there)
+    else:
+        measure(options.kernels or there, options.first, options.count, options.limit, options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
