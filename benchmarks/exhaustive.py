@@ -68,7 +68,7 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
                 seen[resources.binary] = gpu.ask(worker.first_pass, choice, None, timeout_s=60)
             except Lost as error:
                 seen[resources.binary] = Refusal("measure", str(error))
-            if isinstance(seen[resources.binary], Refusal) and seen[resources.binary].poisoned:
+            if isinstance(seen[resources.binary], Refusal) and seen[resources.binary].is_poisoned:
                 gpu.replace()
         got = seen[resources.binary]
         if isinstance(got, Refusal):

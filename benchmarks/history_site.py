@@ -67,7 +67,7 @@ def count_steps(histories: int, seed: int) -> None:
             series[place:] += np.log1p(STEP) * dice.choice((-1, 1))
             results = steps(np.exp(series))
             found += bool(results)
-            near += any(abs(step.at - place) <= 1 for step in results)
+            near += any(abs(step.index - place) <= 1 for step in results)
         shares = [100 * n / histories for n in (alarms, found, near)]
         print(f"{kind:34} {shares[0]:12.2f} % {shares[1]:15.1f} % {shares[2]:15.1f} %", flush=True)
 

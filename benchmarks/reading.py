@@ -223,7 +223,7 @@ def contents(most: int | None = None) -> dict[str, bytes]:
 def outcome(name: str, data: bytes, folder: Path) -> str:
     """Return how reading a file ends: a result, a sentence, or else the fault."""
     from workbench.commands.read import summarise
-    from workbench.commands.traces import as_run
+    from workbench.commands.traces import trace_run
     from workbench.data.plain import check_fields
     from workbench.data.record import dumps, loads
     from workbench.reports.trace import page
@@ -239,7 +239,7 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
         summary = summarise(trace)
         json_text(summary_json(summary))
         kernels_csv(trace, summary.rows)
-        kept = as_run(summary, "read", path.name, "workbench read")
+        kept = trace_run(summary, "read", path.name, "workbench read")
         stored = [loads(dumps(each)) for each in (kept.run, *kept.findings, *kept.profiles)]
         page(check_fields(stored[0]), (), kept.findings, kept.profiles, summary)
         for each in stored[1:]:

@@ -80,8 +80,8 @@ def tensors(spec: Spec) -> Iterator[str]:
         yield " ".join(
             f"`{axis}` is "
             + (
-                f"one of {', '.join(map(str, e.among))}."
-                if e.among
+                f"one of {', '.join(map(str, e.choices))}."
+                if e.choices
                 else f"a multiple of {e.multiple}."
             )
             for axis, e in spec.extents.items()

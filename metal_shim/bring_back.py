@@ -24,7 +24,7 @@ from workbench.data.exits import PASSED
 from workbench.device.hardware import metal_device
 from workbench.measurement.rehearsal import REHEARSED, RehearsalDriver, SameProcess
 
-REHEARSAL = BringBackPlan(kernels=("softmax", "matmul"), checked=("softmax",), sizes=1)
+REHEARSAL = BringBackPlan(kernels=("softmax", "matmul"), checked_kernels=("softmax",), sizes=1)
 
 
 def backend_of(options: argparse.Namespace) -> MetalLive:

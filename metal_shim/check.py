@@ -136,7 +136,7 @@ def cases(spec: Spec, at_bench: bool = False) -> Iterator[MetalCase]:
                     yield MetalCase(impl, config, sizes, dtype)
 
 
-def checked(spec: Spec, report: CheckReport, progress: Callable[[str], Any] = str) -> None:
+def check_spec(spec: Spec, report: CheckReport, progress: Callable[[str], Any] = str) -> None:
     """Run every case, its schedules side by side, and enter the findings into a report. Of an Impl
     with a run that does not end the further cases are left out. Raises CompilerMissing."""
     from workbench.measurement.correctness import PreparedProblem
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mlx", nargs=argparse.REMAINDER, metavar=("SCRIPT", "ARGUMENT"),
         help="run an MLX program (or -m MODULE) and check each of its custom kernels",
     )  # fmt: skip
-    return run_command(lambda: _answered(parser.parse_args(arguments)))
+    return run_command(lambda: _run_options(parser.parse_args(arguments)))
 
 
 def run_command(answer: Callable[[], int], stopped: str = "stopped", *more: type[Exception]) -> int:
@@ -259,7 +259,7 @@ def run_command(answer: Callable[[], int], stopped: str = "stopped", *more: type
     try:
         return answer()
     except faults as error:
-        return _failed(str(error))
+        return _fail(str(error))
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
         return INTERRUPTED
@@ -268,17 +268,17 @@ def run_command(answer: Callable[[], int], stopped: str = "stopped", *more: type
         if error.errno == errno.EPIPE:
             return stopped_by(13)
         if error.errno == errno.ENOSPC:
-            return _failed(f"the output cannot be written ({error.strerror}); free some space.")
-        return _failed(f"the system refuses a file or a program ({error.strerror or error}).")
+            return _fail(f"the output cannot be written ({error.strerror}); free some space.")
+        return _fail(f"the system refuses a file or a program ({error.strerror or error}).")
 
 
-def _answered(options: argparse.Namespace) -> int:
+def _run_options(options: argparse.Namespace) -> int:
     if options.limits:
         print(LIMITS, end="", flush=True)
     if options.mlx is not None:
         return _program(options.mlx)
     if options.kernel is None:
-        return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
+        return 0 if options.limits else _fail("name a kernel, as in: metal_shim.check softmax")
     if options.kernel.endswith(".metal"):
         return _check_file(options)
     verdict = _verdict_file(options.kernel)
@@ -287,7 +287,7 @@ def _answered(options: argparse.Namespace) -> int:
         return 0
     spec, report = catalog.spec_of(options.kernel), CheckReport()
     try:
-        checked(spec, report, _progress)
+        check_spec(spec, report, _progress)
         check_corners(spec, report, _progress)
     except KeyboardInterrupt:
         print("\n".join(lines(report, spec.name)), flush=True)  # what was obtained
@@ -322,7 +322,7 @@ def _check_file(options: argparse.Namespace) -> int:
     find_compiler()
     path, pairs = Path(options.kernel), file_check.pairs
     if not path.is_file():
-        return _failed(f"there is no file {path}.")
+        return _fail(f"there is no file {path}.")
     group = file_check.extents(options.group)
     grid = file_check.extents(options.groups or options.grid or "0")
     if options.groups:
@@ -339,7 +339,7 @@ def _check_file(options: argparse.Namespace) -> int:
         *emulate.finding_lines((f.check, str(f)) for f in result.findings),
         *(line for run in result.runs for line in _dispatch_lines(run)), sep="\n", flush=True,
     )  # fmt: skip
-    wrong = file_check.unexpected(result.outputs, pairs(options.expect))  # may not be readable
+    wrong = file_check.deviations(result.outputs, pairs(options.expect))  # may not be readable
     print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)
     return 1 if result.findings or wrong else 0
 
@@ -347,11 +347,11 @@ def _check_file(options: argparse.Namespace) -> int:
 def _program(words: Sequence[str]) -> int:
     """Check the kernels of an MLX program."""
     if not words or words == ["-m"]:
-        return _failed("name a program, as in: metal_shim.check --mlx train.py")
+        return _fail("name a program, as in: metal_shim.check --mlx train.py")
     if words[0] != "-m" and not os.path.isfile(words[0]):
-        return _failed(f"there is no file {words[0]}; name a Python program, or -m MODULE.")
+        return _fail(f"there is no file {words[0]}; name a Python program, or -m MODULE.")
     if importlib.util.find_spec("mlx") is None:
-        return _failed("MLX is not installed; pip install 'mlx[cpu]'.")
+        return _fail("MLX is not installed; pip install 'mlx[cpu]'.")
     find_compiler()
     return int(import_module("metal_shim.mlx_program").check_program(words))
 
@@ -363,7 +363,7 @@ def _progress(text: str) -> None:
         sys.stderr.flush()
 
 
-def _failed(sentence: str) -> int:
+def _fail(sentence: str) -> int:
     print(f"error: {sentence}", file=sys.stderr)
     return COULD_NOT_RUN
 

@@ -165,7 +165,7 @@ ZEROED = ("-ftrivial-auto-var-init=zero",)  # locals that nothing sets: else NaN
 WRAPPING = ("-fsanitize=unsigned-integer-overflow,implicit-integer-truncation",)
 
 
-def compiled(text: str, compiler: MetalCompiler, more: tuple[str, ...] = ()) -> Path:
+def compile_text(text: str, compiler: MetalCompiler, more: tuple[str, ...] = ()) -> Path:
     """Return the shared object of a kernel's C++ text, compiled now or taken from the cache, with
     more flags, `ZEROED` or `WRAPPING`.
 
@@ -184,7 +184,7 @@ def compiled(text: str, compiler: MetalCompiler, more: tuple[str, ...] = ()) -> 
         _run(*compiler.kernel, *flags, *options, str(source), "-o", str(part))
         _run(*_linker(compiler), str(part), "-o", str(built))
 
-    return _built(program, build)
+    return _build_file(program, build)
 
 
 # Headers of Apple's: what they declare is in the library, and where it is not a use says so.
@@ -194,7 +194,7 @@ _OWN_HEADER = re.compile(
 METAL_VERSION = 320  # Metal 3.2, as MLX has it
 
 
-def preprocessed(path: Path, defines: Mapping[str, str], folders: Sequence[Path]) -> str:
+def preprocess(path: Path, defines: Mapping[str, str], folders: Sequence[Path]) -> str:
     """Return the text of a file after clang's preprocessor, with its line markers; macros of the
     Metal library remain. Raises KernelRejected."""
     compiler = find_compiler()
@@ -223,7 +223,7 @@ def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
     emit = ("-Xclang", "-emit-pch", "-c", str(INCLUDE / "metal_stdlib"))
     command = (*compiler.kernel, *flags, *options, *emit, "-o")
-    return _built(path, lambda built: _run(*command, str(built)))
+    return _build_file(path, lambda built: _run(*command, str(built)))
 
 
 @cache  # each launch asks for it
@@ -235,7 +235,7 @@ def _digest(folder: Path) -> bytes:
 _ONCE = defaultdict[Path, threading.Lock](threading.Lock)  # schedules run side by side
 
 
-def _built(path: Path, build: Callable[[Path], object]) -> Path:
+def _build_file(path: Path, build: Callable[[Path], object]) -> Path:
     """Return a file of the cache. What is not there is built in a folder of its own, by one thread
     for all."""
     with _ONCE[path]:
@@ -271,7 +271,7 @@ def runner(compiler: MetalCompiler) -> Path:
     libraries = ("-ldl",) if sys.platform == "linux" else ()
     path = entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
     command = (*compiler.native, *flags, str(RUNTIME), *libraries, "-o")
-    return _built(path, lambda built: _run(*command, str(built)))
+    return _build_file(path, lambda built: _run(*command, str(built)))
 
 
 def entry(*parts: str | bytes, suffix: str = "") -> Path:

@@ -43,19 +43,19 @@ class CheckName(Enum):
 @dataclass(frozen=True)
 class EmulationFinding:
     """A fault of a kernel: the check, one sentence, and where. `line` counts in the body, or in the
-    header if `in_header`; `thread` is the thread in its threadgroup, and the threadgroup."""
+    header if `is_in_header`; `thread` is the thread in its threadgroup, and the threadgroup."""
 
     check: CheckName
     sentence: str
     kernel: str
     line: int | None = None
-    in_header: bool = False
+    is_in_header: bool = False
     thread: tuple[int, tuple[int, int, int]] | None = None
     text: str = ""  # of that line
     file: str = ""  # that it is of, where the kernel is one of a file's
 
     def __str__(self) -> str:
-        part = "header line" if self.in_header else f"{self.file} line".strip()
+        part = "header line" if self.is_in_header else f"{self.file} line".strip()
         place = f"{self.kernel}, {part} {self.line}" if self.line else self.kernel
         quoted = f" (`{self.text}`)" if self.text else ""
         who = ""
@@ -162,7 +162,9 @@ class EmulationOptions:
     compiler: str | None = None  # name or path of a clang++
     accesses: int = ACCESSES
     unset: bool = False  # run again with other contents of locals that nothing sets
-    unchecked: bool = False  # for the values of a kernel that has a race or reads unwritten memory
+    is_unchecked: bool = (
+        False  # for the values of a kernel that has a race or reads unwritten memory
+    )
     corners: bool = False  # run the corner threadgroups of the grid alone, on inputs of zeros
 
 
@@ -179,7 +181,7 @@ class MetalLaunch:
     initial: Mapping[str, bytes] = field(default_factory=dict)  # contents of outputs before the run
 
     @property
-    def clamped(self) -> tuple[int, int, int]:
+    def extents(self) -> tuple[int, int, int]:
         """Threads of a threadgroup as MLX launches it: at most those of the grid."""
         x, y, z = (min(t, n) for t, n in zip(self.group, self.grid, strict=True))
         return x, y, z
@@ -187,7 +189,7 @@ class MetalLaunch:
     @property
     def threads(self) -> int:
         """Threads of a threadgroup."""
-        return prod(self.clamped)
+        return prod(self.extents)
 
     @property
     def threadgroups(self) -> int:
@@ -201,7 +203,7 @@ class MetalLaunch:
 
     def refusal(self) -> str | None:
         """Return in one sentence why the kernel should not be launched so, or None."""
-        if self.threads % SIMD_WIDTH and self.clamped != self.grid:
+        if self.threads % SIMD_WIDTH and self.extents != self.grid:
             return f"{self.threads} threads are no multiple of {SIMD_WIDTH}, a SIMD-group's"
         return host.refuse_threadgroup(self.threadgroup_bytes)
 
@@ -240,7 +242,7 @@ def is_planned(call: MetalCall, grid: tuple[int, int, int], group: tuple[int, in
         return False
     launch = MetalLaunch(call, (), grid, group)
     reject_launch(launch)
-    launches.append(replace(launch, group=launch.clamped))
+    launches.append(replace(launch, group=launch.extents))
     return True
 
 
@@ -271,7 +273,7 @@ def run_corners(launch: MetalLaunch) -> None:
         raise (EndlessRun if finding.sentence.startswith("no end") else EmulationError)(finding)
 
 
-def emulated(launch: MetalLaunch) -> list[bytes]:
+def emulate_launch(launch: MetalLaunch) -> list[bytes]:
     """Run a launch and return the contents of its outputs.
 
     Raises LaunchRejected before the run, EmulationError where a check fails, and CompilerMissing.
@@ -288,9 +290,9 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
     is_unset = options.unset and _LOCAL.search(source.body + source.header)
     if is_unset and _run(launch, options, compiler.ZEROED)[2] != contents:
         sentence = "the results depend on a local array or field that nothing has set"
-        raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
-    cut_from = launch.group if launch.clamped != tuple(launch.group) else None
-    runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, _traffic(lines), cut_from))
+        raise EmulationError(_locate(CheckName.INITCHECK, sentence, launch.call, 0))
+    cut_from = launch.group if launch.extents != tuple(launch.group) else None
+    runs.append(EmulatedRun(launch.call, launch.grid, launch.extents, _traffic(lines), cut_from))
     return _split(contents, [array.bytes for array in launch.call.outputs])
 
 
@@ -319,14 +321,14 @@ def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] =
     for reading in range(len(host.READINGS) if call.source.files else 1):
         try:
             text = host.host_text(call, reading, options.corners)
-            return compiler.compiled(text, tools, more)
+            return compiler.compile_text(text, tools, more)
         except compiler.KernelRejected as error:
             errors.append(str(error))
             if "uninitialized" in errors[-1]:
                 line = re.search(r"\.metal:(\d+):", errors[-1])
                 sentence = re.sub(r"^.*error: ", "", errors[-1].partition(";")[0])
                 raise EmulationError(
-                    _placed(CheckName.INITCHECK, sentence, call, int(line[1]) if line else 0)
+                    _locate(CheckName.INITCHECK, sentence, call, int(line[1]) if line else 0)
                 ) from None
     raise LaunchRejected(f"{call.source.name}: {_rejection(call, errors[0])}.")
 
@@ -365,10 +367,10 @@ def _run(
         done = subprocess.run(command, input=request, capture_output=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
         sentence = f"no end after {limit_s:g} s"
-        raise EndlessRun(_placed(CheckName.SYNCCHECK, sentence, launch.call, 0)) from None
+        raise EndlessRun(_locate(CheckName.SYNCCHECK, sentence, launch.call, 0)) from None
     if done.returncode:
         sentence = f"the emulated kernel crashed (signal {-done.returncode})"
-        raise EmulationError(_placed(CheckName.MEMCHECK, sentence, launch.call, 0))
+        raise EmulationError(_locate(CheckName.MEMCHECK, sentence, launch.call, 0))
     head, _, contents = done.stdout.partition(b"end\n")
     lines = head.decode("utf-8", "replace").splitlines() or [""]
     is_clean = lines[0].startswith("counts ")
@@ -384,8 +386,8 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     yield struct.pack(
         "=6I3I3I2Q",
         *(len(listed), options.counting, schedule.groups_backward, schedule.simdgroups.value),
-        *(options.unchecked, options.corners),
-        *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
+        *(options.is_unchecked, options.corners),
+        *(*launch.grid, *launch.extents, host.THREADGROUP_LIMIT, options.accesses),
     )
     source, call, contents = launch.call.source, launch.call, []
     given = dict(zip(source.inputs, launch.inputs, strict=not options.corners))
@@ -430,11 +432,11 @@ def _traffic(lines: Sequence[str]) -> EmulatedTraffic:
 def _finding(program: Path, call: MetalCall, line: str) -> EmulationFinding:
     """Return the finding of a reply: `finding check place thread group group group sentence`."""
     if not line.startswith("finding "):
-        return _placed(CheckName.MEMCHECK, line.removeprefix("error ") or "no result", call, 0)
+        return _locate(CheckName.MEMCHECK, line.removeprefix("error ") or "no result", call, 0)
     _, check, place, thread, x, y, z, sentence = line.split(" ", 7)
     number = _line_at(program, call, place)
     who = (int(thread), (int(x), int(y), int(z))) if int(thread) >= 0 else None
-    return _placed(CheckName(check), _readable(program, call, sentence), call, number, who)
+    return _locate(CheckName(check), _readable(program, call, sentence), call, number, who)
 
 
 _LINE = 1 << 62  # marks a place that is a line and no address
@@ -461,7 +463,7 @@ def _readable(program: Path, call: MetalCall, sentence: str) -> str:
     return re.sub(r"an array '([^']*)'.*", r"an array \1", named)
 
 
-def _placed(
+def _locate(
     check: CheckName,
     sentence: str,
     call: MetalCall,

@@ -57,7 +57,7 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
     if not kernel:
         names = ", ".join(kernel_names(path, arguments.options))
         raise NotWhole(f"{path.name} has the kernels {names}; choose one with --kernel.")
-    source = whole_file(path, kernel, _with_fields(arguments))
+    source = whole_file(path, kernel, _add_fields(arguments))
     launch = launch_of(source, arguments)
     findings, runs = dict[str, EmulationFinding](), list[EmulatedRun]()
     contents = list[bytes]()
@@ -65,7 +65,7 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
         options = emulate.EmulationOptions(schedule, True, unset=schedule is SCHEDULES[0])
         try:
             with emulate.emulation(options) as done:
-                results = emulate.emulated(launch)
+                results = emulate.emulate_launch(launch)
                 contents, runs = contents or results, done
         except emulate.EmulationError as error:
             findings[str(error.finding)] = error.finding
@@ -74,7 +74,7 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
     return FileResult(list(findings.values()), runs, outputs)
 
 
-def _with_fields(arguments: FileArguments) -> WholeOptions:
+def _add_fields(arguments: FileArguments) -> WholeOptions:
     """Return the options with the fields of structures and the bytes of threadgroup memory, which
     stand among the arguments."""
     fields, values = defaultdict[str, dict[str, str]](dict), arguments.values.items()
@@ -139,17 +139,17 @@ def _value(
     word = signature.METAL_DTYPES.get(vector[1] if vector else own, "")
     if text.startswith("@"):
         array = array_of(text[1:])
-        return _typed(array, word if word == "bf16" and array.dtype == np.uint16 else "")
+        return _typed_array(array, word if word == "bf16" and array.dtype == np.uint16 else "")
     if all(_NUMBER.fullmatch(part) for part in text.split(",")) and not (
         p.declaration.endswith("*") and _SHAPE.fullmatch(text)
     ):
         numbers = [number(part) for part in text.split(",")]
-        word = _known(p, word, own)
+        word = _require_word(p, word, own)
         return ArrayType((len(numbers),), word), bytes_of(np.array(numbers), word)
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise NotWhole(f"{p.name}={text} is no number, no shape as 16x32 and no @FILE.npy.")
-    word = match["dtype"] or _known(p, word, own)
+    word = match["dtype"] or _require_word(p, word, own)
     if word not in TYPES:
         raise NotWhole(f"{p.name}: {word} is no dtype; these are: {', '.join(TYPES)}.")
     shape = tuple(map(int, match["shape"].split("x")))
@@ -163,7 +163,7 @@ def _value(
     return kind, bytes_of(values, word)
 
 
-def _known(p: Parameter, word: str, own: str) -> str:
+def _require_word(p: Parameter, word: str, own: str) -> str:
     if not word:
         raise NotWhole(
             f"{p.name} is of the type {own}: name a dtype before its shape, as in uint8:64, its "
@@ -199,7 +199,7 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
     return {name: value or "1" for name, _, value in (word.partition("=") for word in words)}
 
 
-def unexpected(outputs: Mapping[str, np.ndarray], expected: Mapping[str, str]) -> list[str]:
+def deviations(outputs: Mapping[str, np.ndarray], expected: Mapping[str, str]) -> list[str]:
     """Return one sentence for each output that is not as its file says. Raises NotWhole."""
     wrong = list[str]()
     for name, path in expected.items():
@@ -229,7 +229,7 @@ def bytes_of(values: np.ndarray, word: str) -> bytes:
     return values.astype(LIBRARY_NAMES[word]).tobytes()
 
 
-def _typed(array: np.ndarray, word: str) -> tuple[ArrayType, bytes]:
+def _typed_array(array: np.ndarray, word: str) -> tuple[ArrayType, bytes]:
     word = word or str(array.dtype).replace("float", "fp")
     if word not in TYPES:
         raise NotWhole(f"Metal has no {array.dtype}, the dtype of a file.")

@@ -42,7 +42,7 @@ _BYTES |= {f"{name}{n}": (n + n % 2) * size for name, size in _BYTES.items() for
 
 
 @cache
-def without_comments(text: str) -> str:
+def strip_comments(text: str) -> str:
     """Return the text with blanks in place of comments; every line keeps its number."""
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
@@ -61,12 +61,12 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
     to integers of 32 bits say what they lose."""
     name, source = call.source.name, call.source
     if corners:
-        header, body = _with_checked_casts(source.header), _with_checked_casts(source.body)
+        header, body = _rewrite_casts(source.header), _rewrite_casts(source.body)
         source = replace(source, header=header, body=body)
     using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
     body, start = _rewritten(source.body, of_any), ""
     if not using:
-        body = _with_methods_of_the_thread(body)
+        body = _rewrite_methods(body)
     if not source.whole:
         start, body = re.sub(r"\[\[.*?\]\]", "", signature.head(call)), f"{body}\n}}"
         using += "#include <mlx_utils>\n"
@@ -78,15 +78,15 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
 
 @cache
 def _rewritten(text: str, of_any: bool = False) -> str:
-    text = _DECLARATION.sub(_in_emulated_memory, without_comments(text))
+    text = _DECLARATION.sub(_emulate_memory, strip_comments(text))
     text = re.sub(r"#include\s*<metal_\w+>", "", text)
     text = _REFERENCE.sub(r"const \1 ", text)
     text = re.sub(r"\[\[.*?\]\]", "", text, flags=re.DOTALL)
     types = re.findall(r"\btypename\s+(\w+)(?=\s*[,>=])", text) if of_any else []
-    return _with_vectors(text, set(types))
+    return _rewrite_vectors(text, set(types))
 
 
-def _in_emulated_memory(match: re.Match[str]) -> str:
+def _emulate_memory(match: re.Match[str]) -> str:
     result, kind = "", match["type"]
     for name, extents in _DECLARATOR.findall(match["names"]):
         own = f"msl_type_{name}"
@@ -113,7 +113,7 @@ _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*(?:metal::)?(?:vec\s*<[^;]*>|\w+[234
 _CAST = r"(?:(?<=[=(,?:;{}&|<>+/*%^-])|(?<=\breturn))(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
 
 
-def _with_vectors(text: str, types: set[str]) -> str:
+def _rewrite_vectors(text: str, types: set[str]) -> str:
     """Return a text in which `vec<T, 4>(...)`, an alias of a vector and a cast to one make vectors,
     as do those of `types`. clang takes a call of their names for a conversion of one value."""
     text = re.sub(r"\bstatic_cast\s*<\s*([\w:]+)\s*>\s*\(", r"metal::msl_to<\1>(", text)
@@ -141,9 +141,9 @@ _NARROW = r"(?<!operator )(?<!unsigned )(?<!long )(?<!short )\b(u?int(?:32_t)?)\
 _NARROW_CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*(u?int(?:32_t)?)\s*\)(?=\s*[\w(])"
 
 
-def _with_checked_casts(text: str) -> str:
+def _rewrite_casts(text: str) -> str:
     text = re.sub(r"\bstatic_cast\s*<\s*(u?int(?:32_t)?)\s*>\s*\(", r"\1(", text)
-    text = re.sub(_NARROW_CAST, r"\1metal::msl_cast<\2>{__LINE__}->*", without_comments(text))
+    text = re.sub(_NARROW_CAST, r"\1metal::msl_cast<\2>{__LINE__}->*", strip_comments(text))
     return re.sub(_NARROW, r"metal::msl_narrow<\1>(", text)
 
 
@@ -154,7 +154,7 @@ _METHOD = re.compile(
 _STRUCTURE = re.compile(r"\b(?:struct|class)\s+(\w+)[^;{}()=]*\{")
 
 
-def _with_methods_of_the_thread(text: str) -> str:
+def _rewrite_methods(text: str) -> str:
     """Return a text in which the methods of structures, but for those that are static or construct,
     take their object in the thread's address space."""
     result, at = "", 0
@@ -165,15 +165,15 @@ def _with_methods_of_the_thread(text: str) -> str:
         while depth and end < len(text):
             depth += (text[end] == "{") - (text[end] == "}")
             end += 1
-        result += text[at : match.end()] + _marked(text[match.end() : end], match[1])
+        result += text[at : match.end()] + _mark_methods(text[match.end() : end], match[1])
         at = end
     return result + text[at:]
 
 
-def _marked(body: str, structure: str) -> str:
+def _mark_methods(body: str, structure: str) -> str:
     """Return the text of a structure with `thread` behind its methods' parameters."""
 
-    def marked(match: re.Match[str]) -> str:
+    def mark(match: re.Match[str]) -> str:
         before = body[: match.start()]
         inside = before.count("{") != before.count("}")
         name = match["name"]
@@ -184,7 +184,7 @@ def _marked(body: str, structure: str) -> str:
         return f"{match[0]} thread"
 
     constructor = rf"(\b{structure}\s*\((?:[^()]|\([^()]*\))*\))\s*thread\b"
-    return re.sub(constructor, r"\1", _METHOD.sub(marked, body))
+    return re.sub(constructor, r"\1", _METHOD.sub(mark, body))
 
 
 def _entry(call: MetalCall) -> str:
@@ -247,13 +247,13 @@ def refuse_threadgroup(needed: int) -> str | None:
 
 @cache
 def _threadgroup_bytes(source: MetalSource, template: tuple[tuple[str, TemplateValue], ...]) -> int:
-    text = without_comments(source.body)
+    text = strip_comments(source.body)
     names = {name: value for name, value in template if not isinstance(value, str)}
     kinds = {name: TYPES[value] for name, value in template if isinstance(value, str)}
     for line in _CONSTANT.findall(text):
         for part in line.split(","):
             name, _, value = part.partition("=")
-            names[name.strip()] = _evaluated(value, names)
+            names[name.strip()] = _evaluate(value, names)
     total = 0
     for match in _DECLARATION.finditer(text):
         for _, extents in _DECLARATOR.findall(match["names"]):
@@ -264,7 +264,7 @@ def _threadgroup_bytes(source: MetalSource, template: tuple[tuple[str, TemplateV
                 )
             size = _BYTES[kind]
             for extent in re.findall(r"\[([^\]]*)\]", extents):
-                size *= _evaluated(extent, names)
+                size *= _evaluate(extent, names)
             total += size
     return total
 
@@ -273,7 +273,7 @@ _ARITHMETIC: tuple[type, ...] = (ast.Expression, ast.BinOp, ast.Constant, ast.Na
 _ARITHMETIC += (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
-def _evaluated(text: str, names: Mapping[str, int]) -> int:
+def _evaluate(text: str, names: Mapping[str, int]) -> int:
     """Return the value of a constant expression. Raises ValueError for anything else."""
     with suppress(SyntaxError, NameError, ZeroDivisionError):
         # a division of integers in MSL

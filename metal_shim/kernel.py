@@ -72,7 +72,7 @@ class MetalKernel:
                 start = dict(zip(self.source.outputs, map(_bytes, full), strict=True))
             given = [_bytes(x) for x in inputs]
             launch = MetalLaunch(call, given, grid, size, self.same_value, start)
-            results = zip(map(bytearray, emulate.emulated(launch)), models, strict=True)
+            results = zip(map(bytearray, emulate.emulate_launch(launch)), models, strict=True)
             outputs = [torch.frombuffer(c, dtype=m.dtype).view(m.shape) for c, m in results]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 

@@ -11,7 +11,7 @@ import torch
 
 from metal_shim.kernel import MetalKernel, metal_kernel
 from metal_shim.msl import BLOCK_REDUCE, ROW_PLACE
-from workbench.spec import AUTO, Impl, Limits, Spec, Work, among, given, threads, tile
+from workbench.spec import AUTO, Impl, Limits, Spec, Work, among, threads, tile, value_or
 
 
 def rows_kernel(name: str, inputs: str, body: str) -> MetalKernel:
@@ -44,9 +44,9 @@ def size_rows(config: HeldRows, limits: Limits, *, itemsize: int, M: int, N: int
     """Return the config with what is AUTO chosen by the length of the rows: 256 threads until each
     would hold more than 16 values, then as many as keep it at 16."""
     sixteen = 1 << (-(-N // 16) - 1).bit_length()
-    count = given(config.threads, min(1024, max(256, sixteen)))
+    count = value_or(config.threads, min(1024, max(256, sixteen)))
     least = next((v for v in (4, 8, 16, 32) if v * count >= N), 32)
-    return replace(config, threads=count, values=given(config.values, least))
+    return replace(config, threads=count, values=value_or(config.values, least))
 
 
 def refuse_rows(config: HeldRows, limits: Limits, *, itemsize: int, M: int, N: int) -> str | None:
@@ -127,7 +127,7 @@ def refuse_shared(
 
 def block_work(config: Any, limits: Limits, *, itemsize: int, M: int, N: int, K: int) -> Work:
     """Return the work of a product whose threadgroups have a block each."""
-    return Work.of_product(config, itemsize, M=M, N=N, K=K)
+    return Work.product(config, itemsize, M=M, N=N, K=K)
 
 
 def launch_blocks(

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from itertools import pairwise
 
-from metal_shim.host import without_comments
+from metal_shim.host import strip_comments
 from metal_shim.signature import ATTRIBUTES, MetalSource
 from metal_shim.words import Word, closing, opening_angle, words_of
 
@@ -39,10 +39,10 @@ class LintFinding:
     rule: LintRule
     sentence: str
     line: int
-    in_header: bool = False
+    is_in_header: bool = False
 
     def __str__(self) -> str:
-        return f"{'header line' if self.in_header else 'line'} {self.line}: {self.sentence}"
+        return f"{'header line' if self.is_in_header else 'line'} {self.line}: {self.sentence}"
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Text:
 
     source: MetalSource
     words: tuple[Word, ...]
-    in_header: bool
+    is_in_header: bool
     types: frozenset[str]
 
-    def at(self, index: int) -> str:
+    def word(self, index: int) -> str:
         """Return a word, empty outside."""
         return self.words[index] if 0 <= index < len(self.words) else ""
 
     def opens(self, index: int) -> bool:
         """Return whether an attribute begins here."""
-        return self.at(index) == self.at(index + 1) == "["
+        return self.word(index) == self.word(index + 1) == "["
 
 
 def _words(text: str) -> frozenset[str]:
@@ -90,7 +90,7 @@ _CONTROL = _words("if for while switch return sizeof")
 @cache
 def findings(source: MetalSource, types: tuple[str, ...] = ()) -> tuple[LintFinding, ...]:
     """Return the broken rules of a kernel. `types` names template parameters that are types."""
-    header, body = (_lexed(text) for text in (source.header, source.body))
+    header, body = (_lex(text) for text in (source.header, source.body))
     kinds = ("typename", "class", "struct", "using")
     declared = {after for word, after in pairwise(header) if word in kinds}
     known = frozenset({*_TYPES, *types, *declared})
@@ -98,25 +98,25 @@ def findings(source: MetalSource, types: tuple[str, ...] = ()) -> tuple[LintFind
     return tuple(f for text in texts for rule in RULES for f in rule(text))
 
 
-def _lexed(text: str) -> tuple[Word, ...]:
-    return tuple(words_of(without_comments(text).replace("#", " ")))  # with the lines of macros
+def _lex(text: str) -> tuple[Word, ...]:
+    return tuple(words_of(strip_comments(text).replace("#", " ")))  # with the lines of macros
 
 
 def _finding(text: Text, index: int, rule: LintRule, sentence: str) -> LintFinding:
-    plain = text.source.header if text.in_header else text.source.body
+    plain = text.source.header if text.is_in_header else text.source.body
     line = plain.count("\n", 0, text.words[index].start) + 1 if text.words else 1
-    return LintFinding(rule, sentence, line, text.in_header)
+    return LintFinding(rule, sentence, line, text.is_in_header)
 
 
 def _address_spaces(text: Text) -> Iterator[LintFinding]:
     for i, word in enumerate(text.words):
-        if word not in "*&" or i == 0 or text.at(i - 1) in "*&":
+        if word not in "*&" or i == 0 or text.word(i - 1) in "*&":
             continue
         start = _start_of_type(text, i - 1)
-        if start is None or text.at(start) in ("this", "sizeof"):
+        if start is None or text.word(start) in ("this", "sizeof"):
             continue
         first = start
-        while first > 0 and text.at(first - 1) not in ";{}(),<>=":
+        while first > 0 and text.word(first - 1) not in ";{}(),<>=":
             first -= 1
         if not _SPACES & set(text.words[first:i]):
             name = " ".join(text.words[start : i + 1])
@@ -126,24 +126,24 @@ def _address_spaces(text: Text) -> Iterator[LintFinding]:
 
 def _start_of_type(text: Text, end: int) -> int | None:
     """Return the index where the type that ends at a word begins, or None if it is no type."""
-    end -= text.at(end) == "const"
-    if text.at(end) in text.types:
+    end -= text.word(end) == "const"
+    if text.word(end) in text.types:
         return end
-    if text.at(end) != ">":
+    if text.word(end) != ">":
         return None
     start = opening_angle(text.words, end)
-    is_type = text.at(start - 1) in _TEMPLATES and not set(";{}") & set(text.words[start:end])
+    is_type = text.word(start - 1) in _TEMPLATES and not set(";{}") & set(text.words[start:end])
     return start - 1 if is_type else None
 
 
 def _functions(text: Text) -> Iterator[tuple[str, int, int]]:
     """Yield name, first and last word of the body of each function that the text defines."""
     for i, word in enumerate(text.words):
-        if word == "(" and text.at(i - 1).isidentifier() and text.at(i - 1) not in _CONTROL:
+        if word == "(" and text.word(i - 1).isidentifier() and text.word(i - 1) not in _CONTROL:
             end = closing(text.words, i)
-            body = end + 2 if text.at(end + 1) == "const" else end + 1
-            if text.at(body) == "{":
-                yield text.at(i - 1), body, closing(text.words, body)
+            body = end + 2 if text.word(end + 1) == "const" else end + 1
+            if text.word(body) == "{":
+                yield text.word(i - 1), body, closing(text.words, body)
 
 
 def _recursion(text: Text) -> Iterator[LintFinding]:
@@ -162,13 +162,15 @@ def _recursion(text: Text) -> Iterator[LintFinding]:
 
 
 def _header(text: Text) -> Iterator[LintFinding]:
-    if not text.in_header:
+    if not text.is_in_header:
         return
     shapes = {f"{n}_{part}" for n in text.source.inputs for part in ("shape", "strides", "ndim")}
     for i, word in enumerate(text.words):
-        declared = word == "threadgroup" and text.at(i + 1) in text.types
-        if declared and text.at(i + 2).isidentifier() and text.at(i + 3) in ("[", ";", "="):
-            sentence = f"`{text.at(i + 2)}` is threadgroup memory, which only the body can declare"
+        declared = word == "threadgroup" and text.word(i + 1) in text.types
+        if declared and text.word(i + 2).isidentifier() and text.word(i + 3) in ("[", ";", "="):
+            sentence = (
+                f"`{text.word(i + 2)}` is threadgroup memory, which only the body can declare"
+            )
             yield _finding(text, i, LintRule.THREADGROUP, sentence)
         elif word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
             sentence = f"MLX adds {word} to the body alone; pass it as an argument"
@@ -180,15 +182,15 @@ def _header(text: Text) -> Iterator[LintFinding]:
 
 def _attributes(text: Text) -> Iterator[LintFinding]:
     for i in range(len(text.words)):
-        if text.opens(i) and (name := text.at(i + 2)) not in _KNOWN_ATTRIBUTES:
+        if text.opens(i) and (name := text.word(i + 2)) not in _KNOWN_ATTRIBUTES:
             yield _finding(text, i, LintRule.ATTRIBUTE, f"[[{name}]] is no attribute of Metal")
 
 
 def _missing_words(text: Text) -> Iterator[LintFinding]:
     for i, word in enumerate(text.words):
-        library = word == "std" and text.at(i + 1) == text.at(i + 2) == ":"
-        constant = text.at(i + 1) in ("constexpr", "constant", "inline")
-        static = word == "static" and not constant and not text.in_header
+        library = word == "std" and text.word(i + 1) == text.word(i + 2) == ":"
+        constant = text.word(i + 1) in ("constexpr", "constant", "inline")
+        static = word == "static" and not constant and not text.is_in_header
         if word in _MISSING or library or static:
             name = "std::" if library else word
             yield _finding(text, i, LintRule.WORD, f"Metal has no `{name}`")
@@ -196,7 +198,7 @@ def _missing_words(text: Text) -> Iterator[LintFinding]:
 
 def _atomics(text: Text) -> Iterator[LintFinding]:
     for i, word in enumerate(text.words):
-        kind = text.at(i + 2) if word == "atomic" and text.at(i + 1) == "<" else ""
+        kind = text.word(i + 2) if word == "atomic" and text.word(i + 1) == "<" else ""
         if word.startswith("atomic_") and word.removeprefix("atomic_") in _TYPES:
             kind = word.removeprefix("atomic_")
         if kind in _TYPES and kind not in _ATOMIC:
@@ -204,7 +206,7 @@ def _atomics(text: Text) -> Iterator[LintFinding]:
 
 
 def _names(text: Text) -> Iterator[LintFinding]:
-    names = [] if text.in_header else [*text.source.inputs, *text.source.outputs]
+    names = [] if text.is_in_header else [*text.source.inputs, *text.source.outputs]
     for name in names:
         if name in ATTRIBUTES:
             sentence = f"an array is called {name}, which is an attribute"

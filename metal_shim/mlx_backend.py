@@ -32,7 +32,7 @@ MOST_SETS = 4096  # of inputs in rotation, however small they are
 _LAUNCHES: ContextVar[list[tuple[Step, list[Any]]] | None] = ContextVar("launches", default=None)
 
 
-def launched(
+def launch_call(
     call: MetalCall,
     inputs: Sequence[torch.Tensor],
     grid: tuple[int, int, int],

@@ -53,7 +53,7 @@ class ProgramReport:
 
     kernels: list[CheckedKernel] = field(default_factory=list)
     findings: list[ProgramFinding] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print: counts by check, each finding once, and a table of kernels."""
@@ -64,7 +64,7 @@ class ProgramReport:
             "on a CPU; Apple's compiler and GPU took no part"
         )
         yield from emulate.finding_lines((f.finding.check, str(f)) for f in self.findings)
-        for sentence in dict.fromkeys(self.refused):
+        for sentence in dict.fromkeys(self.refusals):
             yield f"not checked: {sentence}"
         if launched:
             width = max(len(kernel.source.name) for kernel in launched)
@@ -125,23 +125,23 @@ class CheckedKernel:
             start = dict(zip(self.source.outputs, contents, strict=True))
         (x, y, z), (across, down, deep) = grid, threadgroup  # lists, too
         extents = (x, y, z), (across, down, deep)
-        contents = self._emulated(MetalLaunch(call, [c for _, c in given], *extents, initial=start))
+        contents = self._emulate(MetalLaunch(call, [c for _, c in given], *extents, initial=start))
         outputs = [
             mx.array(numbers_of(content, model)).astype(MLX_DTYPES[model.dtype])
             for content, model in zip(contents, models, strict=True)
         ]
         # MLX gives custom kernels no gradient; without this a program would get zeros
-        return list(_without_gradient(self.source.name, outputs)(*arrays))
+        return list(_refuse_gradient(self.source.name, outputs)(*arrays))
 
-    def _emulated(self, launch: MetalLaunch) -> list[bytes]:
+    def _emulate(self, launch: MetalLaunch) -> list[bytes]:
         """Return the outputs of a launch and enter what its runs show."""
         call = launch.call
         kind = (call.inputs, call.outputs, tuple(call.template.items()), launch.grid, launch.group)
         turn = self.launches % len(SCHEDULES)
         schedules = (SCHEDULES[turn],) if kind in self.kinds else SCHEDULES
         self.launches += 1
-        if launch.clamped != launch.group:
-            cut, group = ("x".join(map(str, extents)) for extents in (launch.clamped, launch.group))
+        if launch.extents != launch.group:
+            cut, group = ("x".join(map(str, extents)) for extents in (launch.extents, launch.group))
             self.notes.add(f"a threadgroup of {group} is cut to {cut}, the grid")
         results: list[bytes] | None = None
         for schedule in schedules:
@@ -149,13 +149,13 @@ class CheckedKernel:
             try:
                 options = emulate.EmulationOptions(schedule, counting, unset=counting)
                 with emulate.emulation(options) as runs:
-                    outputs = emulate.emulated(launch)
+                    outputs = emulate.emulate_launch(launch)
             except emulate.EmulationError as error:
-                self.report.findings.append(self._placed(error.finding))
+                self.report.findings.append(self._locate(error.finding))
                 self.runs += 1
-                return self._after(error.finding, launch, schedule)
+                return self._resume(error.finding, launch, schedule)
             except LaunchRejected as error:
-                self.report.refused.append(f"{error} (made at {self.place})")
+                self.report.refusals.append(f"{error} (made at {self.place})")
                 raise
             self.runs += 1
             results = results or outputs
@@ -166,18 +166,18 @@ class CheckedKernel:
         assert results is not None
         return results
 
-    def _after(self, finding: EmulationFinding, launch: MetalLaunch, schedule: Any) -> list[bytes]:
+    def _resume(self, finding: EmulationFinding, launch: MetalLaunch, schedule: Any) -> list[bytes]:
         """Return the outputs of a launch with a finding. After a race or a read of memory that
         nothing has written a kernel goes on, here as on a GPU."""
         if finding.check in (CheckName.RACECHECK, CheckName.INITCHECK):
-            options = emulate.EmulationOptions(schedule, unchecked=True)
+            options = emulate.EmulationOptions(schedule, is_unchecked=True)
             with suppress(emulate.EmulationError), emulate.emulation(options):
-                return emulate.emulated(launch)
+                return emulate.emulate_launch(launch)
         self.notes.add("the program got zeros for outputs of a run that a finding ended")
         outputs = zip(self.source.outputs, launch.call.outputs, strict=True)
         return [launch.initial.get(name, bytes(model.bytes)) for name, model in outputs]
 
-    def _placed(self, finding: EmulationFinding) -> ProgramFinding:
+    def _locate(self, finding: EmulationFinding) -> ProgramFinding:
         at = f"{self._line(finding)}: " if finding.line else ""
         return ProgramFinding(finding, at, _place(_caller(sys._getframe(1))))
 
@@ -190,11 +190,11 @@ class CheckedKernel:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return self.place
-        part = self.source.header if finding.in_header else self.source.body
+        part = self.source.header if finding.is_in_header else self.source.body
         if (at := text.find(part)) >= 0:
-            return f"{_shown(path)}:{text.count(chr(10), 0, at) + (finding.line or 1)}"
+            return f"{_short_path(path)}:{text.count(chr(10), 0, at) + (finding.line or 1)}"
         same = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == finding.text]
-        return f"{_shown(path)}:{same[0]}" if len(same) == 1 else self.place
+        return f"{_short_path(path)}:{same[0]}" if len(same) == 1 else self.place
 
     def _word(self, dtype: Any, name: str) -> str:
         if dtype not in DTYPES:
@@ -222,19 +222,19 @@ class CheckedKernel:
         return ArrayType(tuple(x.shape), word, strides), flat.tobytes()
 
     def _refuse(self, sentence: str) -> None:
-        self.report.refused.append(f"{self.source.name}: {sentence} (made at {self.place})")
+        self.report.refusals.append(f"{self.source.name}: {sentence} (made at {self.place})")
         raise LaunchRejected(f"{self.source.name}: {sentence}.")
 
 
-def _without_gradient(name: str, outputs: Sequence[Any]) -> Any:
-    def launched(*_: Any) -> Sequence[Any]:
+def _refuse_gradient(name: str, outputs: Sequence[Any]) -> Any:
+    def forward(*_: Any) -> Sequence[Any]:
         return outputs
 
-    def refused(*_: Any) -> Any:
+    def refuse(*_: Any) -> Any:
         raise ValueError(f"[Primitive::vjp] MLX has no gradient of the custom kernel {name}")
 
-    function = mx.custom_function(launched)
-    function.vjp(refused)
+    function = mx.custom_function(forward)
+    function.vjp(refuse)
     return function
 
 
@@ -246,10 +246,10 @@ def _caller(frame: FrameType | None) -> FrameType | None:
 
 
 def _place(frame: FrameType | None) -> str:
-    return f"{_shown(Path(frame.f_code.co_filename))}:{frame.f_lineno}" if frame else "?"
+    return f"{_short_path(Path(frame.f_code.co_filename))}:{frame.f_lineno}" if frame else "?"
 
 
-def _shown(path: Path) -> str:
+def _short_path(path: Path) -> str:
     """Return a path from the working folder, or from the folder of the installed packages."""
     for base in (Path.cwd(), *map(Path, sys.path)):
         if base.is_absolute() and path.is_relative_to(base):
@@ -273,7 +273,7 @@ def _kernel(report: ProgramReport, name: str, input_names: Sequence[str],
     return kernel
 
 
-def _on_the_cpu(function: Any, *given: Any, **named: Any) -> Any:
+def _call_on_cpu(function: Any, *given: Any, **named: Any) -> Any:
     """Call a function of MLX's with the CPU where the program named the GPU."""
 
     def own(value: Any) -> Any:
@@ -291,7 +291,7 @@ def _replacements(report: ProgramReport) -> Iterator[tuple[ModuleType, str, Any]
     for name in ("set_default_device", "default_stream", "new_stream", "stream", "synchronize",
                  "new_thread_local_stream", "new_thread_unsafe_stream"):  # fmt: skip
         if hasattr(mx, name):
-            yield mx, name, partial(_on_the_cpu, getattr(mx, name))
+            yield mx, name, partial(_call_on_cpu, getattr(mx, name))
 
 
 @contextmanager
@@ -331,4 +331,4 @@ def check_program(words: Sequence[str]) -> int:
     if report.findings:
         return FAILED
     checked = any(kernel.launches for kernel in report.kernels)
-    return COULD_NOT_RUN if failure or report.refused or not checked else 0
+    return COULD_NOT_RUN if failure or report.refusals or not checked else 0

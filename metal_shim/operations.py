@@ -24,7 +24,7 @@ def plain(inputs: Sequence[torch.Tensor]) -> Arrays:
     return [array_of(x) for x in inputs]
 
 
-def quantized(inputs: Sequence[torch.Tensor]) -> Arrays:
+def quantize_inputs(inputs: Sequence[torch.Tensor]) -> Arrays:
     """Return x and the weights of GGUF's Q4_K blocks as users of MLX have them: 4 bits in groups of
     64, with a scale and a bias of each group in x's dtype. In 16 bits these are 4.5 bits a weight,
     as in Q4_K, whose own scales, of groups of 32, MLX's format holds in no fewer than 6."""
@@ -35,7 +35,7 @@ def quantized(inputs: Sequence[torch.Tensor]) -> Arrays:
 
 def weights_of(w: torch.Tensor) -> torch.Tensor:
     """Return the weights of Q4_K blocks as float64."""
-    return torch.as_tensor(import_module("workbench.kernels.q4_k_matmul").unpacked(w))
+    return torch.as_tensor(import_module("workbench.kernels.q4_k_matmul").unpack(w))
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class MlxOperation:
 
     run: Callable[..., Any]
     prepare: Callable[[Sequence[torch.Tensor]], Arrays] = plain
-    checked: Callable[[Sequence[torch.Tensor]], torch.Tensor] | None = None
+    checked_call: Callable[[Sequence[torch.Tensor]], torch.Tensor] | None = None
 
 
 def _patches(x: Any, w: Any, bias: Any, position: Any) -> Any:
@@ -60,7 +60,7 @@ def _checked_product(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return MLX's product, and what the weights of Q4_K give beside those that its format makes of
     them. MLX's CPU backend sums in x's dtype, up to 17 tolerances off, and its Metal kernels in
     fp32: on the CPU the product is one in fp32."""
-    x, packed, scales, biases = quantized(inputs)
+    x, packed, scales, biases = quantize_inputs(inputs)
     exact = [part.astype(mx.float32) for part in (scales, biases)]
     held = tensor_of(mx.dequantize(packed, exact[0], exact[1], group_size=64, bits=4), "fp32")
     on_cpu = mx.default_device() == mx.Device(mx.cpu)
@@ -80,7 +80,7 @@ OPERATIONS = {
     "matvec": MlxOperation(lambda x, w: x @ w.T),
     "lora": MlxOperation(lambda x, w, a, b: x @ w.T + 2.0 * ((x @ a.T) @ b.T)),
     "patch_embed": MlxOperation(_patches),
-    "q4_k_matmul": MlxOperation(_product, quantized, _checked_product),
+    "q4_k_matmul": MlxOperation(_product, quantize_inputs, _checked_product),
 }
 
 
@@ -91,8 +91,8 @@ def mlx_impl(spec: Spec) -> Impl | None:
         return None
 
     def launch(*inputs: torch.Tensor) -> torch.Tensor:
-        if operation.checked is not None:
-            return operation.checked(inputs)
+        if operation.checked_call is not None:
+            return operation.checked_call(inputs)
         result = operation.run(*operation.prepare(inputs))
         mx.eval(result)
         return tensor_of(result, WORDS[inputs[0].dtype]).to(inputs[0].dtype)

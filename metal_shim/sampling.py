@@ -300,7 +300,7 @@ def sampler_kernels(sampler: str, inputs: str, every: str) -> tuple[MetalKernel,
     return partials, merge
 
 
-def drawn(
+def draw_tokens(
     partials: MetalKernel,
     merge: MetalKernel,
     config: SlicedLogits,

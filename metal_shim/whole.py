@@ -16,16 +16,16 @@ from functools import cached_property
 from pathlib import Path
 
 from metal_shim import compiler
-from metal_shim.host import FILE_LINES, without_comments
+from metal_shim.host import FILE_LINES, strip_comments
 from metal_shim.signature import ATTRIBUTES, MetalSource, Parameter
 from metal_shim.words import (
     Word,
     closing,
     depths,
-    joined,
+    join_words,
     opening_angle,
     parts,
-    without_attributes,
+    strip_attributes,
     words_of,
 )
 from workbench.spec import WorkbenchError
@@ -51,7 +51,7 @@ class Declaration:
     @cached_property
     def head(self) -> list[Word]:
         """Return the words before its braces or its `=`."""
-        start = _behind_template(self.words, 0)
+        start = _skip_template(self.words, 0)
         around = depths(self.words[start:], "([")
         ends = (i for i, d in enumerate(around, start) if d == 0 and self.words[i] in ("{", "="))
         return self.words[: next(ends, None)]
@@ -82,7 +82,7 @@ class Declaration:
     @cached_property
     def names(self) -> frozenset[str]:
         """Return what it declares, empty where that is not seen: then it is always kept."""
-        head = without_attributes(self.head)
+        head = strip_attributes(self.head)
         if head and head[0] == "template":
             head = head[closing(head, 1) + 1 :]
         if not head or "operator" in head:
@@ -94,7 +94,7 @@ class Declaration:
         for i, word in enumerate(head):
             if word in _TYPES:
                 return frozenset(w for w in head[i + 1 : i + 3] if w.isidentifier())
-        return _variables(without_attributes(self.words))
+        return _variables(strip_attributes(self.words))
 
 
 def _variables(words: Sequence[str]) -> frozenset[str]:
@@ -152,7 +152,7 @@ def declarations(text: str) -> Iterator[Declaration]:
             i = end
 
 
-def _behind_template(words: Sequence[str], start: int) -> int:
+def _skip_template(words: Sequence[str], start: int) -> int:
     """Return the index behind the parameters of templates."""
     while words[start] == "template" and words[start + 1] == "<":
         start = closing(words, start + 1) + 1
@@ -161,7 +161,7 @@ def _behind_template(words: Sequence[str], start: int) -> int:
 
 def _end(words: Sequence[str], start: int) -> int:
     """Return the index behind a declaration: a function ends with its brace, others with `;`."""
-    start = _behind_template(words, start)
+    start = _skip_template(words, start)
     depth, typed, kind = 0, words[start] in ("typedef", "using"), ""
     for i in range(start, len(words)):
         word = words[i]
@@ -204,13 +204,13 @@ def whole_source(
     MLX's kernels is that of their indices. Raises NotWhole.
     """
     options = WholeOptions(constants=constants or {})
-    header = _with_constants(without_comments(header), options)
-    return replace(_source(without_comments(text), function, options), header=header)
+    header = _insert_constants(strip_comments(header), options)
+    return replace(_source(strip_comments(text), function, options), header=header)
 
 
 def whole_file(path: Path, function: str, options: WholeOptions) -> MetalSource:
     """Return a kernel of a `.metal` file, by its name or its `host_name`. Raises NotWhole."""
-    text = _preprocessed(path, options)
+    text = _preprocess(path, options)
     marks = [m[2] for m in _MARKER.finditer(text) if not m[2].startswith("<")]
     numbers = {n: number for number, n in enumerate(dict.fromkeys([str(path), *marks]))}
     text = re.sub(r"(?m)^#pragma[^\n]*$", "", text)  # hints, and macros in them are not expanded
@@ -226,15 +226,15 @@ def whole_file(path: Path, function: str, options: WholeOptions) -> MetalSource:
 
 def kernel_names(path: Path, options: WholeOptions) -> list[str]:
     """Return the names by which kernels of a file can be chosen."""
-    return list(_launchable(list(declarations(_preprocessed(path, options)))))
+    return list(_launchable(list(declarations(_preprocess(path, options)))))
 
 
-def _preprocessed(path: Path, options: WholeOptions) -> str:
+def _preprocess(path: Path, options: WholeOptions) -> str:
     """Return a file with its headers, which lie beside it or in a folder above unless one names
     another folder."""
     folders = [*options.folders, path.parent, *path.resolve().parents]
     try:
-        return compiler.preprocessed(path, options.defines, folders)
+        return compiler.preprocess(path, options.defines, folders)
     except compiler.KernelRejected as error:
         raise NotWhole(
             f"{path.name} cannot be read: {error}; --include names a folder of headers."
@@ -252,7 +252,7 @@ def _launchable(listed: Sequence[Declaration]) -> dict[str, tuple[str, list[str]
         if ends:
             last = "decltype" in d.words or len(ends) == 1
             start = opening_angle(d.words, ends[-1] if last else ends[0])
-            values = joined(d.words[start + 1 : closing(d.words, start)])
+            values = join_words(d.words[start + 1 : closing(d.words, start)])
         else:  # `template [[host_name("f")]] kernel void f(...)`
             start, values = max(i for i, word in enumerate(d.words) if word == "("), []
         result.setdefault(host, (d.words[start - 1], values))
@@ -277,7 +277,7 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     listed = list(declarations(plain))
     names, (plain_name, _, given) = _launchable(listed), function.partition("<")
     arguments = words_of(given.rpartition(">")[0])
-    name, values = names.get(function) or (plain_name, joined(arguments) if arguments else [])
+    name, values = names.get(function) or (plain_name, join_words(arguments) if arguments else [])
     kernels = [d for d in listed if d.is_kernel and name in d.names]
     if not kernels:
         shown = ", ".join([*names][:12]) + (
@@ -288,22 +288,22 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
             + (f": {shown}." if names else ".")
         )
     kernel = kernels[-1]
-    needed = _reached(listed, kernel, frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(values))))
+    needed = _reach(listed, kernel, frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(values))))
     for declaration in listed:
         if declaration not in needed:
             start, end = declaration.words[0].start, declaration.words[-1].end
             lines = plain[start:end].split("\n")
             blank = "\n".join(x if x.startswith("#line") else " " * len(x) for x in lines)
             plain = plain[:start] + blank + plain[end:]
-    plain = _with_callables(plain, listed, values)
-    parameters = [p for part in _listed(kernel) if (p := _parameter(part, kernel, values, options))]
+    plain = _rewrite_callables(plain, listed, values)
+    parameters = [p for part in _params(kernel) if (p := _parameter(part, kernel, values, options))]
     buffers = [p for p in parameters if p.array]
     outputs = [p.name for p in buffers if not re.search(r"\bconst(ant)?\b", p.declaration)]
     return MetalSource(
         name=name,
         inputs=tuple(p.name for p in buffers if p.name not in outputs),
         outputs=tuple(outputs),
-        body=_with_constants(plain, options),
+        body=_insert_constants(plain, options),
         whole=tuple(parameters),
         function=f"{kernel.scope}{name}" + (f"<{', '.join(values)}>" if values else ""),
     )
@@ -314,7 +314,7 @@ _CALLABLE = re.compile(
 )
 
 
-def _with_callables(text: str, listed: Sequence[Declaration], values: list[str]) -> str:
+def _rewrite_callables(text: str, listed: Sequence[Declaration], values: list[str]) -> str:
     """Return a text in which structures that call a function stand for functions as arguments of
     templates, which clang does not take in this mode; the same is done to `values`."""
     names = {match["name"] for match in _CALLABLE.finditer(text)}
@@ -336,7 +336,7 @@ def _with_callables(text: str, listed: Sequence[Declaration], values: list[str])
     return text
 
 
-def _reached(
+def _reach(
     listed: Sequence[Declaration], kernel: Declaration, values: frozenset[str]
 ) -> set[Declaration]:
     """Return the kernel and the declarations that its words, and those of the values of its
@@ -357,7 +357,7 @@ _FUNCTION_CONSTANT = re.compile(
 )
 
 
-def _with_constants(text: str, options: WholeOptions) -> str:
+def _insert_constants(text: str, options: WholeOptions) -> str:
     """Return a text with values in place of its function constants."""
     values = options.constants
 
@@ -378,7 +378,7 @@ def _with_constants(text: str, options: WholeOptions) -> str:
     return _FUNCTION_CONSTANT.sub(value, text)
 
 
-def _listed(kernel: Declaration) -> list[list[str]]:
+def _params(kernel: Declaration) -> list[list[str]]:
     """Return the parameters of the kernel, each as words."""
     words, (name,) = kernel.head, kernel.names
     start = max(i for i in range(len(words) - 1) if words[i] == name and words[i + 1] == "(") + 1
@@ -389,7 +389,7 @@ def _parameter(
     words: list[str], kernel: Declaration, values: Sequence[str], options: WholeOptions
 ) -> Parameter | None:
     """Return a parameter of the kernel."""
-    plain = without_attributes(words)
+    plain = strip_attributes(words)
     text = " ".join(plain)
     if "[" in plain:  # `constant size_t shape[3]` is a pointer
         plain = [*plain[: plain.index("[") - 1], "*", plain[plain.index("[") - 1]]
@@ -404,7 +404,7 @@ def _parameter(
     condition = attributes.get("function_constant")
     if condition is not None and not options.constants.get(condition, 0):
         return Parameter(declaration, name, "", "absent")
-    declaration = _instantiated(declaration, kernel, values)
+    declaration = _instantiate(declaration, kernel, values)
     if "threadgroup" in attributes or re.match(r"(const )?threadgroup\b", declaration):
         if name not in options.threadgroup:
             raise NotWhole(f"{name} is threadgroup memory of the launch; give its bytes.")
@@ -424,18 +424,18 @@ def _attributes(words: Sequence[str]) -> dict[str, str]:
     result = dict[str, str]()
     for i in range(len(words) - 1):
         if words[i] == words[i + 1] == "[":
-            for part in joined(words[i + 2 : closing(words, i) - 1]):
+            for part in join_words(words[i + 2 : closing(words, i) - 1]):
                 name, _, rest = part.partition("(")
                 result[name.strip()] = rest.rstrip(") ")
     return result
 
 
-def _instantiated(declaration: str, kernel: Declaration, values: Sequence[str]) -> str:
+def _instantiate(declaration: str, kernel: Declaration, values: Sequence[str]) -> str:
     """Return the declaration with the values of the template's parameters, as far as named."""
     words = kernel.words
     if words[0] != "template" or not values:
         return declaration
-    names = [part.partition("=") for part in joined(words[2 : closing(words, 1)])]
+    names = [part.partition("=") for part in join_words(words[2 : closing(words, 1)])]
     given = {
         head.split()[-1]: values[i] if i < len(values) else default.strip()
         for i, (head, _, default) in enumerate(names)

@@ -75,12 +75,12 @@ def parts(words: Sequence[str]) -> list[list[str]]:
     return result
 
 
-def joined(words: Sequence[str]) -> list[str]:
+def join_words(words: Sequence[str]) -> list[str]:
     """Return the parts of a list as text, with a blank between two names."""
     return [re.sub(r"(\w) (?!\w)|(?<!\w) ", r"\1", " ".join(part)) for part in parts(words)]
 
 
-def without_attributes(words: Sequence[str]) -> list[str]:
+def strip_attributes(words: Sequence[str]) -> list[str]:
     """Return the words without `[[...]]` and `__attribute__((...))`."""
     result, i = list[str](), 0
     while i < len(words):

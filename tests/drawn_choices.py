@@ -116,7 +116,8 @@ def selected() -> Rows:
         if seed % 4:
             continue
         plain = replace(result, winner=None, fastest=None, default=None, default_failure=None,
-                        baselines=(), untimed=(), ties=(), duplicates=(), unsteady=())  # fmt: skip
+                        baselines=(), baseline_failures=(), ties=(), duplicates=(),
+                        unsteady=())  # fmt: skip
         yield f"  {text_of(plain)}"
         groups = members(result), result.duplicates, result.unsteady
         yield "  " + " ".join(str([r.key for r in group]) for group in groups)
@@ -180,7 +181,8 @@ def posteriors() -> Rows:
         dice = random.Random(seed)
         every = points(dice, 24, 1 + seed % 2)
         places = surrogate.places(every, surrogate.IMPL)
-        yield f"{seed} {text_of(places.steps.tolist())} {places.impl.tolist()} {places.shared}"
+        steps = text_of(places.steps.tolist())
+        yield f"{seed} {steps} {places.impl.tolist()} {places.shared_memory}"
         prior = surrogate.logs([p.predicted_s for p in every])
         yield f"  {text_of(prior.tolist())}"
         for many in (0, 1, 3, 4, 6, 9):
@@ -226,7 +228,7 @@ def budgets() -> Rows:
         clock = first_pass.time
         for now in (100.0, 104.99, 105.0, 109.0, 124.9, 125.0, 139.0, 141.0):
             first_pass.time = SimpleNamespace(monotonic=lambda now=now: now)  # type: ignore[assignment]
-            plan = first_pass.SearchPlan(budget=budget, started=100.0)
+            plan = first_pass.SearchPlan(budget=budget, start_s=100.0)
             sums = plan.left_s(), plan.libraries_s(), plan.is_spent(2), plan.is_spent(5)
             yield f"  {now} {text_of(sums)} {text_of(plan.share(4).budget)}"
         first_pass.time = clock

@@ -195,7 +195,7 @@ def impossible_times() -> Rows:
         counters = [c.value for c in dispatch.counters.values()]
         yield f"{seed}: {rows} {dispatch.duration_ns} {counters}"
         tally = trace.tally
-        yield f"  {tally.sentences()} {text_of(tally.shares())} {sorted(tally.lost)}"
+        yield f"  {tally.sentences()} {text_of(tally.shares())} {sorted(tally.lost_work)}"
 
 
 def lacking() -> Rows:
@@ -254,9 +254,9 @@ def lacking() -> Rows:
                 )
         if seed % 7 == 0:
             trace.tally.add_unread("CUPTI_X", 1 + seed % 2, "export it")
-        trace.tally.seen["rows"] = 100
+        trace.tally.totals["rows"] = 100
         trace.tally.bad["rows", "left out"] = dice.choice((0, 1, 2))
-        trace.tally.lost.add(("p", 2))
+        trace.tally.lost_work.add(("p", 2))
         launches = table.launches()
         yield f"{seed}: {text_of(shortfall.shortfalls(trace, launches))}"
         kernels = list(table.select(ActivityKind.KERNEL))

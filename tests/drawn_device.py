@@ -349,7 +349,7 @@ def limits_of_loads() -> Rows:
             load = Load(1e-4, 1.02e-4, int(flops), int(moved), "bf16", regime, host, state)
             held = ceilings.diagnose(load, known)
             yield f"{share} {text_of(load)} {held.word} {text_of((held.share, held.gain_s))}"
-            yield f"  {held.sentence} {held.above}"
+            yield f"  {held.sentence} {held.excess_reason}"
 
 
 def error_bands() -> Rows:

@@ -36,7 +36,7 @@ def contexts(name: str, kernel: str) -> Iterator[Context]:
     experiment = find_experiment(name)
     yield context(kernel, experiment.dtype)
     yield context(kernel, experiment.dtype, predicts=True)
-    if experiment.emulated:
+    if experiment.is_emulated:
         yield replace(context(kernel, experiment.dtype, predicts=True), device=find_device(MAC))
 
 

@@ -134,9 +134,9 @@ def calibrations() -> Rows:
         for part in parts:
             cells = [cell(part) for _, cell in calibration.KERNELS]
             yield f"  {text_of(cells)} {text_of(part.plain)}"
-            for held in part.held:
+            for held in part.held_sizes:
                 yield f"    {text_of([cell(held) for _, cell in calibration.SIZES])}"
-            yield f"    {text_of(calibration.ratios(part.held, 'chosen_s'))}"
+            yield f"    {text_of(calibration.ratios(part.held_sizes, 'chosen_s'))}"
 
 
 def pairs_of(dice: random.Random, count: int) -> list[ComparedPair]:

@@ -88,7 +88,7 @@ def change_points() -> Rows:
             times = [t * (1 + 0.002 * max(0, i - 45)) for i, t in enumerate(times)]
         found = steps(times)
         yield f"{n} {text_of(found)} {text_of(episodes(times))}"
-        yield f"  {text_of((noise_of(times), levels(times, [s.at for s in found])))}"
+        yield f"  {text_of((noise_of(times), levels(times, [s.index for s in found])))}"
 
 
 def ratios(dice: random.Random) -> Ratio:
@@ -172,7 +172,7 @@ def limits_of_calls() -> Rows:
         held = diagnose(load, ceilings)
         yield f"{text_of(load)} of {[c.name for c in some]}"
         yield f"  {held.word} {held.ceiling.name if held.ceiling else None} {held.sentence}"
-        yield f"  {text_of((held.share, held.gain_s, held.above))}"
+        yield f"  {text_of((held.share, held.gain_s, held.excess_reason))}"
 
 
 def runs() -> Iterator[tuple[str, Run, list[Outcome]]]:
@@ -232,7 +232,9 @@ def corrections() -> Rows:
             if impl.backend != "triton":
                 continue
             for sizes in spec.bench[:1]:
-                near = spec.near({a: e // dice.choice((1, 2, 3)) or 1 for a, e in sizes.items()})
+                near = spec.nearest_sizes(
+                    {a: e // dice.choice((1, 2, 3)) or 1 for a, e in sizes.items()}
+                )
                 found = best_estimate(impl, find_device(device), dtype, near)
                 text = found and (values(found.config), text_of(replace(found, config=None)))
                 yield f"{impl.title} {device} {dtype} {near}: {text}"
@@ -311,7 +313,7 @@ def recorded() -> Rows:
             items = plan.work_list(workload, cover, bandwidth)
             for item in items:
                 numbers = plan.numbers_of(item.signature), plan.signature_text(item.signature)
-                figures = (item.share, item.launch_s, item.least_s, item.to_win)
+                figures = (item.share, item.launch_s, item.least_s, item.winnable_share)
                 yield f"  {item.signature.function.name} {numbers} {item.launches} {item.family}"
                 yield f"    {text_of(figures)} {text_of(plan.time_for(item, items, 60.0))}"
         again = workload_file.parse(workload_file.text_of(workload).encode(), "w.json")

@@ -26,7 +26,7 @@ import synthetic
 
 from workbench import __version__, cli
 from workbench.commands.report import draw
-from workbench.commands.traces import as_run
+from workbench.commands.traces import trace_run
 from workbench.data.database import open_history
 from workbench.data.record import Chart, Failure, Measured, Outcome, Record, Run, Series
 from workbench.reports.figures import roofline_points
@@ -130,7 +130,7 @@ def stored(name: str) -> str:
 def trace(file: str) -> str:
     """Return the page of a golden trace."""
     summary = summarise(read([FOLDER.parent / "traces" / file]))
-    kept = as_run(summary, "read", file, "workbench read", "one")
+    kept = trace_run(summary, "read", file, "workbench read", "one")
     run = replace(kept.run, started=synthetic.AT, project="p")
     return trace_page(run, (), kept.findings, kept.profiles, summary)
 

@@ -130,7 +130,7 @@ def printed_traces() -> Rows:
     for seed in range(30):
         trace = drawn_trace(seed)
         summary = summarise(trace)
-        kept = traces.as_run(summary, "read", "file.json", "read")
+        kept = traces.trace_run(summary, "read", "file.json", "read")
         yield f"{seed} {kept.run.device} {kept.run.source}"
         for quiet in (False, True):
             yield from (
@@ -397,18 +397,18 @@ def sweep_consoles() -> Rows:
         dice = random.Random(seed)
         impls = [
             SimpleNamespace(
-                name="rows", work=print, unchecked="it is new" if seed % 3 == 1 else ""
+                name="rows", work=print, unchecked_reason="it is new" if seed % 3 == 1 else ""
             ),
             SimpleNamespace(
-                name="split", work=None, unchecked="it is odd" if seed % 3 == 2 else ""
+                name="split", work=None, unchecked_reason="it is odd" if seed % 3 == 2 else ""
             ),
         ]
         if seed % 3 == 1:
-            impls[1].unchecked = "it is new"
+            impls[1].unchecked_reason = "it is new"
         plan: Any = SimpleNamespace(
             candidates=[SimpleNamespace(impl=i) for i in impls],
             left_out=seed % 2 * 5,
-            refused=[1] * (seed % 3),
+            failures=[1] * (seed % 3),
         )
 
         def go(
@@ -427,7 +427,7 @@ def sweep_consoles() -> Rows:
             one.print_joining(2)
             for outcome in outcomes_of(dice, 5):
                 one.saw(outcome, {"measured": 2, "wrong": 1})
-            one.step(SimpleNamespace(name="halving", of=4))  # type: ignore[arg-type]
+            one.step(SimpleNamespace(name="halving", total=4))  # type: ignore[arg-type]
             one.again(run)
             one._line._started = console.time.monotonic()
             one.print_stop()

@@ -391,7 +391,7 @@ def rooflines() -> Rows:
         yield f"  {[(h.name, h.css, h.falls) for h in heads]}"
         for n, point in enumerate(sheet.points):
             yield f"  {text_of(page._row(n, point, heads))} {page.time_text(point)}"
-        if scene.placed:
+        if scene.placed_points:
             yield from drawn(roofline.chart, scene, "roof")
         if scene.strip:
             yield from drawn(roofline.strip, scene, "strip")
@@ -408,7 +408,7 @@ def rooms() -> Rows:
             room.cross(start, end)
         else:
             room.ring(start, end)
-        yield text_of((room.dots, room.along[:4], room.along[-1:]))
+        yield text_of((room.dots, room.line_dots[:4], room.line_dots[-1:]))
         for at in range(5):
             x, y = dice.choice((0, 40, 150, 295)), dice.choice((5, 100, 195))
             spot = room.find((x, y), "text " * at, dice.choice((6, 8, 12)), dice.random() < 0.5)

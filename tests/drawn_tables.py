@@ -31,7 +31,7 @@ from drawn_launches import launch_lines, planned_lines
 from table_text import text_of
 
 from workbench import catalog
-from workbench.code.code_match import compared
+from workbench.code.code_match import compare_code
 from workbench.code.code_reading import MachineCode, code_of_assembly
 from workbench.code.flow import dominators, flow_graph, loop_levels, reachable
 from workbench.code.hot_loop import hot_loop
@@ -49,7 +49,7 @@ from workbench.code.loops import code_of_amdgcn, code_of_sass
 from workbench.code.mix import mix_of
 from workbench.code.partitions import specialisation
 from workbench.code.sass_registers import register_use
-from workbench.commands.traces import as_run
+from workbench.commands.traces import trace_run
 from workbench.compile.facts import bytes_in_flight, code_facts, next_step
 from workbench.data.code_facts import CodeFacts, Marked
 from workbench.device.cost_model import guess_seconds, guesses
@@ -101,7 +101,7 @@ def chosen_defaults(impl: Impl) -> Iterator[str]:
         dtype = dice.choice(sorted(impl.spec.tolerance))
         sizes = {axis: max(1, (1 << dice.randrange(15)) + dice.choice((-1, 0, 0, 0, 1)))
                  for axis in impl.spec.axes}  # fmt: skip
-        sizes = impl.spec.near(sizes)
+        sizes = impl.spec.nearest_sizes(sizes)
         try:
             chosen = label(values(impl.default(device.limits, dtype, sizes)))
         except ConfigError as error:
@@ -116,7 +116,7 @@ def checked_values(spec: Spec) -> Iterator[str]:
     for number, sizes in enumerate(by_bytes[:VALUES]):
         problem = PreparedProblem.make(spec, sizes, dtype, "cpu", number)
         yield f"{spec.name} {dtype} {sizes_text(sizes)} {spec.bytes(sizes, dtype)} B"
-        yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.expected))
+        yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.targets))
 
 
 def values_text(x: torch.Tensor) -> str:
@@ -133,7 +133,7 @@ def drawn_sizes(impl: Impl, dice: random.Random) -> dict[str, int]:
     if dice.random() < 0.5:
         axis = dice.choice(sorted(sizes) or [""])
         sizes = {a: e * dice.choice((2, 3, 8)) if a == axis else e for a, e in sizes.items()}
-    return impl.spec.near(sizes)
+    return impl.spec.nearest_sizes(sizes)
 
 
 def declared(
@@ -291,10 +291,10 @@ def listing_table(name: str) -> Iterator[str]:
     yield f"hot loop {text_of(hot_loop(code.listing, graph, code.arch))}"
     yield f"dominators {dominators(graph)}"
     yield f"levels {text_of([sorted(each) for each in loop_levels(code.listing)[1]])}"
-    after = {block.number: block.after for block in graph.blocks}
+    after = {block.number: block.successors for block in graph.blocks}
     for block in graph.blocks:
         own = ops[block.start : block.end]
-        yield f"{text_of(block)} reaches {sorted(reachable(after, block.after, block.number))}"
+        yield f"{text_of(block)} reaches {sorted(reachable(after, block.successors, block.number))}"
         yield f"  {text_of(mix_of(own, code.arch))}"
     for loop in graph.all_loops():
         yield text_of(loop)
@@ -324,7 +324,7 @@ def differences_table() -> Iterator[str]:
     """Yield what is said of pairs of golden listings."""
     codes = [golden_code(path.name) for path in LISTINGS]
     for before, after in itertools.pairwise(codes):
-        yield text_of(compared(before, after))
+        yield text_of(compare_code(before, after))
 
 
 def steps_table() -> Iterator[str]:
@@ -353,7 +353,7 @@ def trace_table(folder: str) -> Iterator[str]:
         except ReadError as error:
             yield f"{path.name}: {str(error).replace(str(FOLDER.parent), '')}"
             continue
-        kept = as_run(summary, "read", path.name, "read", "run")
+        kept = trace_run(summary, "read", path.name, "read", "run")
         yield f"{path.name}: {kept.run.device}, {summary.trace.tool} {summary.trace.notes}"
         for finding in kept.findings:
             yield f"  {text_of(replace(finding, at=''))}"

@@ -48,8 +48,8 @@ def contents(trace: Trace) -> Iterator[str]:
     yield from (f"table {name} {short(table)}" for name, table in sorted(trace.tables.items()))
     yield from (f"note {note}" for note in trace.notes)
     tally = trace.tally
-    yield f"{dict(tally.seen)} {dict(tally.bad)} {dict(tally.unread)} {tally.examples}"
-    yield f"lost {sorted(tally.lost)} {tally.remedies}"
+    yield f"{dict(tally.totals)} {dict(tally.bad)} {dict(tally.unread)} {tally.examples}"
+    yield f"lost {sorted(tally.lost_work)} {tally.remedies}"
 
 
 def short(table: Any) -> str:

@@ -42,7 +42,7 @@ def met_again(
 def axes_of(impl: Impl, knob: str) -> list[str]:
     """The axis that a block is named after; or else all that may have any length."""
     spec = impl.spec
-    free = [axis for axis in spec.axes if not spec.extents.get(axis, Extent()).among]
+    free = [axis for axis in spec.axes if not spec.extents.get(axis, Extent()).choices]
     named = [axis for axis in free if axis.lower() == knob.rpartition("_")[2]]
     return named or free
 
@@ -70,7 +70,7 @@ def first_met_again(
             (least(impl), length),
             (eights, length),
         ):
-            sizes = spec.near({**others, axis: extent})
+            sizes = spec.nearest_sizes({**others, axis: extent})
             if spec.refuse(sizes) or elements(spec, sizes) > most:
                 continue
             fit = (c for c in configs if not applicable(impl, c, sizes, dtype, limits))
@@ -105,7 +105,7 @@ def several(
     if impl.work is None:
         return True
     here = replace(limits, cores=3)  # as many as launchers see where there is no GPU
-    one = impl.spec.near({**sizes, axis: value})
+    one = impl.spec.nearest_sizes({**sizes, axis: value})
     more, once = (impl.work_of(config, here, dtype, at) for at in (sizes, one))
     pairs = zip(more, once, strict=False)
     return len(more) > len(once) or any(m.steps > o.steps or m.tiles > o.tiles for m, o in pairs)

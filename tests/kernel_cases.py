@@ -54,7 +54,7 @@ def triton_impls() -> list[Impl]:
         with suppress(catalog.CatalogError):
             specs.append(catalog.spec_of(name))
     impls = [impl for spec in specs for impl in spec.impls if impl.backend == "triton"]
-    return [impl for impl in impls if not (INTERPRETED and impl.unchecked)]
+    return [impl for impl in impls if not (INTERPRETED and impl.unchecked_reason)]
 
 
 def applicable(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits) -> str | None:
@@ -227,8 +227,8 @@ def _extent_of(spec: Spec, axis: str) -> st.SearchStrategy[int]:
     """Of 1, of the sizes to check, of primes, of multiples of 8, powers of two and beside them."""
     there = [sizes[axis] for sizes in spec.check]
     extent, high = spec.extents.get(axis, Extent()), max(there)
-    if extent.among:
-        return st.sampled_from(extent.among)
+    if extent.choices:
+        return st.sampled_from(extent.choices)
     if extent.multiple > 1:
         return st.integers(1, high // extent.multiple).map(lambda n: n * extent.multiple)
     some = st.integers(1, high)
@@ -240,13 +240,15 @@ def _extent_of(spec: Spec, axis: str) -> st.SearchStrategy[int]:
 
 def bounded(spec: Spec, sizes: Sizes, most: int) -> dict[str, int]:
     """These sizes, with the longest free axes halved until there are at most so many elements."""
-    now = spec.near(sizes)
+    now = spec.nearest_sizes(sizes)
     while _whole(spec, now) and elements(spec, now) > most:
-        axis = max((a for a in now if not _extent(spec, a).among), key=now.__getitem__, default="")
+        axis = max(
+            (a for a in now if not _extent(spec, a).choices), key=now.__getitem__, default=""
+        )
         less = {**now, axis: now[axis] // 2} if axis else now
-        if spec.near(less) == now:
+        if spec.nearest_sizes(less) == now:
             break
-        now = spec.near(less)
+        now = spec.nearest_sizes(less)
     return now
 
 
@@ -269,7 +271,9 @@ def taken(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits) -> 
         return config, sizes
     most = max(elements(spec, at) for at in spec.check)
     rounded = [
-        spec.near({a: n if _stays(spec, a, n, by) else n + -n % by for a, n in sizes.items()})
+        spec.nearest_sizes(
+            {a: n if _stays(spec, a, n, by) else n + -n % by for a, n in sizes.items()}
+        )
         for by in (8, 16, 32)
     ]
     # eight of all of eight axes are more than the interpreter is soon done with
@@ -285,7 +289,7 @@ def taken(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits) -> 
 def _stays(spec: Spec, axis: str, extent: int, by: int) -> bool:
     """Whether an axis is not rounded: it may be one of a few, or it counts heads, say, and no
     bytes of a row."""
-    return bool(_extent(spec, axis).among) or (len(spec.axes) > 3 and extent < by)
+    return bool(_extent(spec, axis).choices) or (len(spec.axes) > 3 and extent < by)
 
 
 def square(
@@ -504,7 +508,7 @@ def prepared(spec: Spec, dtype: str, placed: Sequence[Any]) -> PreparedProblem:
     """The problem that inputs pose wherever they lie: the reference sees plain copies."""
     copies = tuple(x.clone() for x in placed)
     return PreparedProblem(
-        spec, dtype, tuple(placed), PreparedProblem.wrap(spec, dtype, copies).expected
+        spec, dtype, tuple(placed), PreparedProblem.wrap(spec, dtype, copies).targets
     )
 
 
@@ -583,7 +587,7 @@ def parting_axis(
     for extent, of in ((3, 1), (sizes[axis], sizes[axis])):
         small = problem({**sizes, axis: extent})
         twice = output_tuple(spec.reference(*map(_wide, repeated(spec, small.inputs, axis, 2))))
-        if all(map(_alike, twice, (repetition(e, 2) for e in small.expected))):
+        if all(map(_alike, twice, (repetition(e, 2) for e in small.targets))):
             return axis, of
     return None
 
@@ -619,10 +623,10 @@ def verify_repeated(
     with Poisoned() as memory:
         outputs = output_tuple(impl(*created, config=config))
     assert memory.trespass() is None
-    extent = small.expected[0].shape[0]
+    extent = small.targets[0].shape[0]
     for first in range(0, times, at_once):
         count = min(at_once, times - first)
-        expected = tuple(repetition(e, count) for e in small.expected)
+        expected = tuple(repetition(e, count) for e in small.targets)
         part = [y[first * extent : (first + count) * extent] for y in outputs]
         wrong = check_outputs(part, PreparedProblem(impl.spec, small.dtype, (), expected)).wrong
         assert wrong is None, (

@@ -19,11 +19,11 @@ STEP = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 # What fp32 loses in kernels whose Spec has no line for fp32 or one that is wider than fp32.
 FP32: Mapping[str, Tolerance] = {
     # sums of K products, as matmul's
-    "fp8_matmul": Tolerance(relative=1e-5, of_rms=5e-5),
-    "fp8_block_matmul": Tolerance(relative=1e-5, of_rms=5e-5),
+    "fp8_matmul": Tolerance(relative=1e-5, rms_share=5e-5),
+    "fp8_block_matmul": Tolerance(relative=1e-5, rms_share=5e-5),
     # 66 tokens, of which each may double what was lost before: 64 * 2^-24
-    "wkv6": Tolerance(relative=1e-5, of_rms=5e-5),
-    "wkv7": Tolerance(relative=1e-5, of_rms=5e-5),
+    "wkv6": Tolerance(relative=1e-5, rms_share=5e-5),
+    "wkv7": Tolerance(relative=1e-5, rms_share=5e-5),
 }
 
 # Impls that round before they are done, in the interpreter too, and the dtypes in which it shows:
@@ -69,10 +69,12 @@ def narrowed(impl: Impl, problem: PreparedProblem) -> PreparedProblem:
 def rounded(impl: Impl, step: float, fp32: Tolerance) -> Tolerance:
     """What fp32 loses and what a step of the output does."""
     if impl.title in ROUNDED_TWICE:
-        return Tolerance(2 * step + fp32.relative, 4 * step + fp32.of_rms)
-    return Tolerance(step + fp32.relative, fp32.of_rms)
+        return Tolerance(2 * step + fp32.relative, 4 * step + fp32.rms_share)
+    return Tolerance(step + fp32.relative, fp32.rms_share)
 
 
 def least(one: Tolerance, other: Tolerance) -> Tolerance:
     """The narrower of two in both respects, with the first one's bound of all errors together."""
-    return Tolerance(min(one.relative, other.relative), min(one.of_rms, other.of_rms), one.rms)
+    return Tolerance(
+        min(one.relative, other.relative), min(one.rms_share, other.rms_share), one.rms
+    )

@@ -29,7 +29,7 @@ WINDOW_FLOPS = 2e10  # of a window's reference, in float64
 WIDE = 150_000_000  # elements of a window in float64: 1.2 GB
 INDICES = 4  # of an axis in a window
 # Sums over a longer axis round more often; what reads or writes another place is off by the rms.
-LAX = {dtype: Tolerance(relative=2e-2, of_rms=2e-2) for dtype in ITEMSIZE}
+LAX = {dtype: Tolerance(relative=2e-2, rms_share=2e-2) for dtype in ITEMSIZE}
 # Inputs that hold indices of an axis: those of a part begin at its first one.
 SHIFTED = {("grouped_matmul", "ends", "T"): lambda x, low, high: (x - low).clamp(0, high - low)}
 # Inputs that a part needs whole: rows that others look up.
@@ -57,7 +57,7 @@ def tensors(spec):
 
 def long_axes(spec):
     """Axes of any length, those of the first output first."""
-    axes = [a for a in spec.axes if not spec.extents.get(a, Extent()).among]
+    axes = [a for a in spec.axes if not spec.extents.get(a, Extent()).choices]
     first = names(next(iter(spec.outputs.values())).axes)
     return sorted(axes, key=lambda a: first.index(a) if a in first else len(first))
 
@@ -138,7 +138,7 @@ def same(a, b):
 
 def laxer(one, other):
     """The larger part of each of two tolerances."""
-    at = ("relative", "of_rms")
+    at = ("relative", "rms_share")
     return replace(one, **{name: max(getattr(one, name), getattr(other, name)) for name in at})
 
 
@@ -247,7 +247,7 @@ def lengthened(spec, base, axis, parting, beyond, multiple):
         return None
     steps_needed = beyond // max(1, max(each)) + 1
     sizes[axis] = max(sizes[axis], (steps_needed + -steps_needed % multiple) * step)
-    sizes = spec.near(sizes)
+    sizes = spec.nearest_sizes(sizes)
     return sizes if spec.refuse(sizes) is None and sizes[axis] <= spec.longest else None
 
 

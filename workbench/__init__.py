@@ -40,8 +40,8 @@ if not TYPE_CHECKING:  # a checker knows the names, and reports any other
         if name.startswith("_") or name == "catalog":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in ("ops", "workload"):  # most of the package needs neither
-            return _imported(f"workbench.{name}")
-        api = _imported("workbench.api")
+            return _import_module(f"workbench.{name}")
+        api = _import_module("workbench.api")
         if name not in api.__all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(api, name)
@@ -49,10 +49,10 @@ if not TYPE_CHECKING:  # a checker knows the names, and reports any other
 
 def __dir__() -> list[str]:
     """Return the names of the API."""
-    return sorted({*_imported("workbench.api").__all__, "ops", "step", "workload"})
+    return sorted({*_import_module("workbench.api").__all__, "ops", "step", "workload"})
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     from importlib import import_module
 
     return import_module(name)

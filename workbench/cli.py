@@ -229,7 +229,7 @@ def _open_closed_streams() -> None:
 def _print_anything() -> None:
     """Let output in an encoding that lacks a character, such as ASCII, show a like one or `?`,
     instead of failing."""
-    codecs.register_error("workbench", _like)
+    codecs.register_error("workbench", _substitute)
     for stream in (sys.stdout, sys.stderr):
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(errors="workbench")
@@ -238,7 +238,7 @@ def _print_anything() -> None:
 _LIKE = {"\xb5": "u", "\xd7": "x", "\u2013": "-", "\u2014": "-", "\u2026": "..."}
 
 
-def _like(error: UnicodeError) -> tuple[str, int]:
+def _substitute(error: UnicodeError) -> tuple[str, int]:
     """Return what stands for characters that cannot be encoded, and where the text goes on."""
     assert isinstance(error, UnicodeEncodeError)
     lost = error.object[error.start : error.end]

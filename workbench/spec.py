@@ -69,7 +69,7 @@ ITEMSIZE: Mapping[str, int] = {
 class Tolerance:
     """Largest accepted distance of an output from the float64 reference of the rounded inputs.
 
-    An element passes when |actual - expected| <= relative * |expected| + of_rms * rms(expected),
+    An element passes when |actual - expected| <= relative * |expected| + rms_share * rms(expected),
     where rms is the root mean square of the expected output that it belongs to.
 
     With `rms` the errors of an output together have a bound, too: their root mean square is at most
@@ -79,7 +79,7 @@ class Tolerance:
     """
 
     relative: float
-    of_rms: float = 0.0
+    rms_share: float = 0.0
     rms: float | Callable[..., float] | None = None
 
     def rms_at(self, sizes: Sizes | None) -> float | None:
@@ -92,15 +92,15 @@ class Tolerance:
 # Each output is rounded once, so an element may be off by half a unit in the last place
 # (2**-24, 2**-11, 2**-8) plus what the fp32 arithmetic before it added.
 TOLERANCE: Mapping[str, Tolerance] = {
-    "fp32": Tolerance(relative=1e-5, of_rms=1e-6),
-    "fp16": Tolerance(relative=1e-3, of_rms=1e-6),
-    "bf16": Tolerance(relative=8e-3, of_rms=1e-6),
+    "fp32": Tolerance(relative=1e-5, rms_share=1e-6),
+    "fp16": Tolerance(relative=1e-3, rms_share=1e-6),
+    "bf16": Tolerance(relative=8e-3, rms_share=1e-6),
 }
 
 
-def of_rms(**distances: float) -> dict[str, Tolerance]:
+def rms_bounds(**distances: float) -> dict[str, Tolerance]:
     """Return the usual tolerance of each named dtype, but with this distance in proportion to the
-    rms of the output: `of_rms(fp32=5e-5, fp16=1e-4)`."""
+    rms of the output: `rms_bounds(fp32=5e-5, fp16=1e-4)`."""
     return {d: Tolerance(TOLERANCE[d].relative, rms) for d, rms in distances.items()}
 
 
@@ -125,7 +125,7 @@ class Tensor:
         return tuple(_whole(axis, sizes) for axis in self.axes.split())
 
 
-def unaligned(*axes: str) -> Callable[..., bool]:
+def odd_rows(*axes: str) -> Callable[..., bool]:
     """Return a function that says whether rows along one of these axes are not a multiple of 16
     bytes, as tensor descriptors need them: `Spec(refusable=unaligned("K", "N"))`."""
     return lambda itemsize, **sizes: any(sizes[axis] * itemsize % 16 for axis in axes)
@@ -135,21 +135,21 @@ def unaligned(*axes: str) -> Callable[..., bool]:
 class Extent:
     """Restrict the extents of an axis to a few values, or to multiples of one."""
 
-    among: tuple[int, ...] = ()
+    choices: tuple[int, ...] = ()
     multiple: int = 1
 
     def refuse(self, axis: str, extent: int) -> str | None:
         """Return in one sentence why the axis cannot have this extent, or None if it can."""
-        if self.among and extent not in self.among:
-            return f"{axis} is one of {', '.join(map(str, self.among))}, not {extent}"
+        if self.choices and extent not in self.choices:
+            return f"{axis} is one of {', '.join(map(str, self.choices))}, not {extent}"
         if extent % self.multiple:
             return f"{axis} is a multiple of {self.multiple}, which {extent} is not"
         return None
 
-    def near(self, extent: int) -> int:
+    def nearest(self, extent: int) -> int:
         """Return the smallest allowed extent that is at least this one, or else the largest
         allowed."""
-        fit = [e for e in self.among if not e % self.multiple]
+        fit = [e for e in self.choices if not e % self.multiple]
         if not fit:
             return extent + -extent % self.multiple
         return min((e for e in fit if e >= extent), default=max(fit))
@@ -294,9 +294,7 @@ class Work:
         return None
 
     @classmethod
-    def of_product(
-        cls, config: Any, itemsize: int, *, M: int, N: int, K: int, band: int = 1
-    ) -> Work:
+    def product(cls, config: Any, itemsize: int, *, M: int, N: int, K: int, band: int = 1) -> Work:
         """Return that of a matrix product whose tiles of `block_m` x `block_n` take steps of
         `block_k`."""
         BM, BN, BK = config.block_m, config.block_n, config.block_k
@@ -376,10 +374,10 @@ class Spec:
                 return f"{self.name}: {reason}"
         return None
 
-    def near(self, sizes: Sizes) -> dict[str, int]:
+    def nearest_sizes(self, sizes: Sizes) -> dict[str, int]:
         """Return the nearest allowed sizes: per axis the next larger, or else the largest."""
         free = Extent()
-        return {axis: self.extents.get(axis, free).near(n) for axis, n in sizes.items()}
+        return {axis: self.extents.get(axis, free).nearest(n) for axis, n in sizes.items()}
 
     def bytes(self, sizes: Sizes, dtype: str) -> int:
         """Return the least bytes that must move: every input read once, every output written
@@ -405,7 +403,7 @@ class Spec:
         work: Callable[..., Work | tuple[Work, ...]] | None = None,
         defaults: Mapping[str, Any] | None = None,
         mutates: Sequence[str] = (),
-        unchecked: str = "",
+        unchecked_reason: str = "",
     ) -> Callable[[Callable[..., Any]], Impl]:
         """Decorate a launcher, `launch(*inputs, config=...) -> output`. Returns the decorator.
 
@@ -418,13 +416,14 @@ class Spec:
         or several separated by blanks (`gfx90a gfx942`) to the default config if the dataclass' own
         does not suit; both come before the dtype, and that before the architecture. mutates names
         the inputs that a launch changes: they are restored before each check and each timed call,
-        and if the launcher returns one, it is checked like any output. unchecked says why its
-        results cannot be checked without a GPU, as of a kernel in Gluon. Raises ValueError if
+        and if the launcher returns one, it is checked like any output. unchecked_reason says why
+        its results cannot be checked without a GPU, as of a kernel in Gluon. Raises ValueError if
         mutates names no input, or if `resolve` is missing.
         """
         self._check_mutates(mutates)
         by_name = {n: c for names, c in (defaults or {}).items() for n in names.split()}
-        rest = backend, config or NoKnobs, resolve, refuse, work, by_name, tuple(mutates), unchecked
+        changed, reason = tuple(mutates), unchecked_reason
+        rest = backend, config or NoKnobs, resolve, refuse, work, by_name, changed, reason
 
         def add(launch: Callable[..., Any]) -> Impl:
             if not callable(launch):
@@ -489,9 +488,11 @@ class Impl:
     work: Callable[..., Work | tuple[Work, ...]] | None
     defaults: Mapping[str, Any]
     mutates: tuple[str, ...] = ()  # inputs that a launch changes
-    unchecked: str = ""  # why its results cannot be checked without a GPU
+    unchecked_reason: str = ""  # why its results cannot be checked without a GPU
     # config that `workbench.adapted.launch` chose, by device, shapes and dtypes of the inputs
-    chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    launch_configs: dict[Any, Any] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     # what `work` returned, by config, limits, dtype and sizes
     _works: dict[Any, tuple[Work, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -564,7 +565,7 @@ class Impl:
             at = (inputs[0].device, *[(x.shape, x.dtype) for x in inputs])
         except (AttributeError, IndexError):  # no tensors, so nothing can be looked up
             return self.config()
-        if (known := self.chosen.get(at)) is not None:
+        if (known := self.launch_configs.get(at)) is not None:
             return known
         self._check_axes(inputs)
         return import_module(LAUNCH).choose(self, inputs, at)
@@ -865,7 +866,7 @@ def stages(lo: int, hi: int, default: int) -> Any:
     return among(*range(lo, hi + 1), default=default, knob=stages)
 
 
-def given(value: int, otherwise: int) -> int:
+def value_or(value: int, otherwise: int) -> int:
     """Return the value of a knob, or `otherwise` if it is AUTO."""
     return otherwise if value == AUTO else value
 

@@ -23,9 +23,9 @@ listed = Spec(
     check=[{"M": 33, "N": 65, "K": 47}, {"M": 256, "N": 256, "K": 128}],
     bench=[{"M": 4096, "N": 4096, "K": 4096}],
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-4),
+        "fp32": Tolerance(relative=1e-5, rms_share=5e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=1e-4),
+        "bf16": Tolerance(relative=8e-3, rms_share=1e-4),
     },
 )
 

@@ -21,9 +21,9 @@ listed = Spec(
     check=[{"M": 5, "N": 127}, {"M": 4, "N": 4096}],
     bench=[{"M": 8192, "N": 4096}],
     tolerance={
-        "fp32": Tolerance(relative=2e-5, of_rms=1e-6),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-6),
+        "fp32": Tolerance(relative=2e-5, rms_share=1e-6),
+        "fp16": Tolerance(relative=1e-3, rms_share=1e-4),
+        "bf16": Tolerance(relative=8e-3, rms_share=1e-6),
     },
 )
 

@@ -74,7 +74,7 @@ def _rank(config, r):
 
 def fused_work(config, limits, *, itemsize, M, N, K, r):
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    whole = Work.of_product(config, itemsize, M=M, N=N, K=K)
+    whole = Work.product(config, itemsize, M=M, N=N, K=K)
     load = (BM + BN + r) * BK * itemsize
     return replace(whole, load_bytes=load, store_bytes=BN * (BM + r) * itemsize)  # with B
 

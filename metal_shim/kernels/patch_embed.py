@@ -51,7 +51,7 @@ SIMDGROUP = metal_kernel(
 
 
 def simdgroup_work(config, limits, *, itemsize, M, N, K, P):
-    whole = Work.of_product(config, itemsize, M=M, N=N, K=K)
+    whole = Work.product(config, itemsize, M=M, N=N, K=K)
     # with the bias and the position that each output reads
     return replace(whole, store_bytes=3 * whole.store_bytes)
 

@@ -25,4 +25,4 @@ def masses_work(config, limits, *, itemsize, B, V):
 @sample_top_p.impl(sampling.SlicedLogits, backend="metal", work=masses_work)
 def partials_and_merge(logits, p, temperature, seed, *, config):
     """The largest logits of each slice, then one token from those of a row."""
-    return sampling.drawn(PARTIALS, MERGE, config, logits, p, temperature, seed)
+    return sampling.draw_tokens(PARTIALS, MERGE, config, logits, p, temperature, seed)

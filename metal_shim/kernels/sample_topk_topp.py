@@ -18,4 +18,4 @@ PARTIALS, MERGE = sampling.sampler_kernels(
 @sample_topk_topp.impl(sampling.SlicedLogits, backend="metal", work=sampling.sliced_work)
 def partials_and_merge(logits, k, p, temperature, seed, *, config):
     """The largest logits of each slice, then one token from those of a row."""
-    return sampling.drawn(PARTIALS, MERGE, config, logits, k, p, temperature, seed)
+    return sampling.draw_tokens(PARTIALS, MERGE, config, logits, k, p, temperature, seed)

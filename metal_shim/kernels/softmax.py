@@ -18,7 +18,7 @@ from metal_shim.launches import (
 )
 from metal_shim.msl import BLOCK_REDUCE
 from workbench.kernels.softmax import softmax
-from workbench.spec import AUTO, among, given
+from workbench.spec import AUTO, among, value_or
 
 _HELD = """
     float held[VALUES];
@@ -79,7 +79,7 @@ class Lanes:
 def size_lanes(config, limits, *, itemsize, M, N):
     """Return the config with the fewest values that hold a row; beyond 32 registers spill."""
     least = next((v for v in (1, 4, 16, 32) if 32 * v >= N), 128)
-    return replace(config, values=given(config.values, least))
+    return replace(config, values=value_or(config.values, least))
 
 
 def refuse_lanes(config, limits, *, itemsize, M, N):

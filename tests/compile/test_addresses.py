@@ -109,7 +109,7 @@ def fault(monkeypatch, impl, config, tensors):
 
 
 def of_any_length(spec):
-    return [axis for axis in spec.axes if not spec.extents.get(axis, Extent()).among]
+    return [axis for axis in spec.axes if not spec.extents.get(axis, Extent()).choices]
 
 
 def unit(spec, axis):
@@ -136,10 +136,10 @@ def enlarged(spec, timed):
         for real, more in product(timed, (0, 1)):
             sizes = {a: n + more * (a not in spec.extents) for a, n in real.items()}
             extent = -(-BEYOND // row(spec, sizes, axis)) + more
-            yield spec.near({**sizes, axis: max(extent, sizes[axis])})
+            yield spec.nearest_sizes({**sizes, axis: max(extent, sizes[axis])})
         longest = min(spec.longest, BEYOND)
         least = {a: 1 if a in of_any_length(spec) else n for a, n in spec.bench[0].items()}
-        yield spec.near({**least, axis: longest - longest % unit(spec, axis)})
+        yield spec.nearest_sizes({**least, axis: longest - longest % unit(spec, axis)})
 
 
 def fits_a_gpu(spec, sizes, dtype):
@@ -158,7 +158,9 @@ def stretched(tensors):
 
 # Kernels in Gluon make no TTIR. All but softmax.clusters name blocks by coordinates, and the copy
 # engine computes their addresses.
-IMPLS = [i for i in triton_impls() if dtypes_of(i, DEVICE.limits) and i.unchecked != UNCHECKED]
+IMPLS = [
+    i for i in triton_impls() if dtypes_of(i, DEVICE.limits) and i.unchecked_reason != UNCHECKED
+]
 
 # What nothing in the text bounds, by Impl: numbers out of memory, or that a loop carries.
 OPAQUE = {
@@ -233,7 +235,7 @@ def test_a_longer_axis_is_refused(impl):
     config = impl.default(DEVICE.limits, dtype, spec.bench[0])
     for axis in of_any_length(spec):
         extent = spec.longest - spec.longest % unit(spec, axis) + unit(spec, axis)
-        sizes = spec.near({**spec.bench[0], axis: extent})
+        sizes = spec.nearest_sizes({**spec.bench[0], axis: extent})
         assert f"not {extent}" in impl.rejection_reason(config, DEVICE.limits, dtype, sizes)
         with pytest.raises(ValueError, match=f"at most {spec.longest} indices, not {extent}"):
             impl(*inputs.shapes(spec, sizes, dtype), config=config)

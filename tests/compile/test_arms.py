@@ -56,10 +56,14 @@ def test_the_loops_of_matmul_have_what_its_config_says():
     matrix instructions of K = 16."""
     whole, traffic, arithmetic = (code for (code,) in codes(compiled("matmul", "h200"), "whole",
                                                             *mvc.PARTS))  # fmt: skip
-    assert whole.in_loops.load_bytes == traffic.in_loops.load_bytes == (128 + 256) * 64 * 2 // 256
-    assert whole.in_loops.matrix == 4 and arithmetic.in_loops.matrix % 4 == 0
-    assert traffic.whole.matrix == 0 and arithmetic.in_loops.global_loads == 0
-    assert traffic.in_loops.vector == (128 + 256) * 64 // 256, "each element is added once"
+    assert (
+        whole.loop_counts.load_bytes
+        == traffic.loop_counts.load_bytes
+        == (128 + 256) * 64 * 2 // 256
+    )
+    assert whole.loop_counts.matrix == 4 and arithmetic.loop_counts.matrix % 4 == 0
+    assert traffic.whole.matrix == 0 and arithmetic.loop_counts.global_loads == 0
+    assert traffic.loop_counts.vector == (128 + 256) * 64 // 256, "each element is added once"
 
 
 def test_arms_that_are_something_else_are_found_out():
@@ -79,7 +83,7 @@ def test_cubins_hold_what_their_ptx_says(name):
     code = code_of({"cubin": (GOLDEN / f"{name}.cubin").read_bytes()}, "sm_90")
     ptx = gzip.decompress((GOLDEN / f"{name}.ptx.gz").read_bytes()).decode()
     loop = looped(ptx)
-    for counts, text in ((code.whole, ptx), (code.in_loops, loop)):
+    for counts, text in ((code.whole, ptx), (code.loop_counts, loop)):
         loads = len(re.findall(r"cp\.async\.c[ag]\.shared|ld\.global", text))
         assert counts.global_loads == loads
         assert counts.matrix == text.count("wgmma.mma_async.sync")

@@ -26,8 +26,8 @@ def test_loops_hold_what_is_counted_and_nothing_else(name, bits, matrix):
         impl, impl.config(**variant.config), variant.sizes, variant.dtype, device, code=True
     )
     (code,) = created.code
-    assert set(code.in_loops.loads) == ({bits} if bits else set())
-    assert bool(code.in_loops.matrix) == matrix and code.loops >= 1 + matrix
+    assert set(code.loop_counts.loads) == ({bits} if bits else set())
+    assert bool(code.loop_counts.matrix) == matrix and code.loops >= 1 + matrix
     assert created.resources.spill_bytes == 0
     if name == "shared":  # four loads a trip, however often the compiler writes the trip down
-        assert code.in_loops.loads[bits] % 4 == 0
+        assert code.loop_counts.loads[bits] % 4 == 0

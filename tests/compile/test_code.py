@@ -47,7 +47,7 @@ def test_the_code_of_a_kernel(device, unit):
     assert code.whole.groups["matrix"] == facts.whole.matrix > 0
     assert any(unit in name for name in code.whole.matrix)
     inner = [mix for _, _, mix in code.loops() if "matrix" in mix.groups]
-    assert sum(mix.groups["matrix"] for mix in inner) == facts.in_loops.matrix > 0
+    assert sum(mix.groups["matrix"] for mix in inner) == facts.loop_counts.matrix > 0
     assert 0 < code.peak_live[0] <= code.registers
     files = {Path(op.source.file).name for op in code.listing.instructions if op.source}
     assert "matmul.py" in files  # Triton 3.6 leaves some lines in its own library

@@ -203,7 +203,7 @@ def test_a_product_by_descriptors_moves_what_lies_inside_of_their_tensors(name):
         assert work.least_bytes == pytest.approx(2 * (M * K + K * N + M * N), rel=0.02)
         written = footprint_of(*launch, lambda *_: np.array([0, M * N - 1]))
         (c,) = written.tensors
-        assert (c.elements, c.beyond, c.shared) == (M * N, 0, None)
+        assert (c.elements, c.excess, c.shared_element) == (M * N, 0, None)
         assert list(written.writers.values()) == [(0, 11)]
 
 
@@ -264,14 +264,14 @@ def test_all_programs_writes_are_counted_and_their_writers_found():
     grid, n = (16,), 16 * 128
     match = footprint_of(*launched(stepped, grid, empty(n), empty(n), n, 128, BLOCK=128), requested)
     (y,) = match.tensors
-    assert (y.argument, y.elements, y.beyond, y.shared) == ("y", n, 0, None)
+    assert (y.argument, y.elements, y.excess, y.shared_element) == ("y", n, 0, None)
     assert match.writers == {"y": (0, 8, 15)}
     half = footprint_of(*launched(stepped, (8,), empty(n), empty(n), n, 128, BLOCK=128), requested)
     assert half.tensors[0].elements == n // 2 and half.writers == {"y": (0, NOBODY, NOBODY)}
     short = launched(stepped, grid, empty(n), empty(n - 5), n, 128, BLOCK=128)
-    assert footprint_of(*short, requested).tensors[0].beyond == 5
+    assert footprint_of(*short, requested).tensors[0].excess == 5
     twice = launched(stepped, grid, empty(n), empty(n), n, 64, BLOCK=128)
-    assert footprint_of(*twice, requested).tensors[0].shared == (64, 0, 1)
+    assert footprint_of(*twice, requested).tensors[0].shared_element == (64, 0, 1)
 
 
 @triton.jit
@@ -286,7 +286,7 @@ def test_a_program_may_choose_the_tensor_that_it_writes_to():
     """As a product of several matrices in one launch, whose blocks are selected by pointer."""
     launch = launched(to_either, (8,), empty(1024), empty(512), empty(500), 1024, BLOCK=128)
     written = footprint_of(*launch, lambda name, count: np.array([0]))
-    assert [(t.argument, t.elements, t.beyond) for t in written.tensors] == [
+    assert [(t.argument, t.elements, t.excess) for t in written.tensors] == [
         ("y", 512, 0), ("z", 500, 12)]  # fmt: skip
     assert written.writers == {"y": (0,), "z": (1,)}
 

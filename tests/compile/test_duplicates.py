@@ -255,7 +255,7 @@ def test_a_real_launch_of_a_twin_finds_its_code_in_tritons_cache(
         forget(impl)
         at = impl, config, scaled.bench[0], "fp32", device
         this = compile_unless_duplicate(*at, claims, compiled)
-        if isinstance(this, CompiledDuplicate) and this.skipped:
+        if isinstance(this, CompiledDuplicate) and this.skipped_launches:
             twins[config] = this
     assert twins
     kind, ran = backend_of(target), []
@@ -268,7 +268,7 @@ def test_a_real_launch_of_a_twin_finds_its_code_in_tritons_cache(
 
     monkeypatch.setattr(kind, first, staticmethod(counted) if is_static else counted)
     for config, twin in twins.items():
-        assert all(store_skipped(launch, compiled) for launch in twin.skipped)
+        assert all(store_skipped(launch, compiled) for launch in twin.skipped_launches)
         forget(impl)
         again = compile_config(impl, config, scaled.bench[0], "fp32", device)
         assert not ran, "nothing went to LLVM"

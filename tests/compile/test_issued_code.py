@@ -11,7 +11,7 @@ import triton.language as tl
 from workbench.adapted.predicted import PredictedCall
 from workbench.code.flow import flow_graph
 from workbench.code.issued_code import issued_code
-from workbench.code.listing import disassembled, read_sass
+from workbench.code.listing import disassemble, read_sass
 from workbench.code.warp_code import read_warp_code
 from workbench.compile.launches import capture_launches
 from workbench.device.hardware import device_named
@@ -64,8 +64,8 @@ def two(device="h100", block=512):
 def test_instructions_lines_and_loops_are_those_of_nvdisasm(device):
     asm = two(device)
     code = read_warp_code(asm.cubin)
-    text = disassembled(asm.cubin, "-g", "-hex")
-    listing = read_sass(disassembled(asm.cubin, "-g"))
+    text = disassemble(asm.cubin, "-g", "-hex")
+    listing = read_sass(disassemble(asm.cubin, "-g"))
     high = [int(word, 16) for word in WORDS.findall(text)][1::2]
     assert [one.control for one in code.instructions] == [word >> 41 & 0x1FFFF for word in high]
     pairs = list(zip(code.instructions, listing.instructions, strict=True))

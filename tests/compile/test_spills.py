@@ -29,7 +29,7 @@ def impls_and_dtypes():
 def sizes_of(impl):
     """Return the sizes to time, and the first of them at each width that an axis may have."""
     spec = impl.spec
-    among = {axis: extent.among for axis, extent in spec.extents.items() if extent.among}
+    among = {axis: extent.choices for axis, extent in spec.extents.items() if extent.choices}
     return [
         *spec.bench,
         *({**spec.bench[0], a: n} for a, every in among.items() for n in sorted(every)),

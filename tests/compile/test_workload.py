@@ -96,7 +96,7 @@ def test_a_kernel_that_a_process_of_inductor_compiled_is_recorded(tmp_path, load
     workload = files.read(tmp_path / "a.workload")
     assert workload.launches == 2 and bool(workload.notes) != loaded
     if not loaded:
-        ((function, launches),) = workload.beyond
+        ((function, launches),) = workload.omissions
         assert function.name == "triton_poi_fused_add_gelu_mul_0" and launches == 2
         return
     (each,) = workload.signatures
@@ -203,7 +203,7 @@ def test_memory_is_bounded_by_signatures(tmp_path, monkeypatch):
     workload = files.read(path)
     assert workload.launches == 25 and len(workload.signatures) == 5
     assert sum(each.launches for each in workload.signatures) == 10
-    assert [(f.name, n) for f, n in workload.beyond] == [("other", 15)]
+    assert [(f.name, n) for f, n in workload.omissions] == [("other", 15)]
 
 
 def test_the_hash_follows_the_code_and_what_it_calls(monkeypatch):

@@ -34,7 +34,7 @@ from workbench.measurement.rehearsal import REHEARSED, RehearsalCall, RehearsalD
 from workbench.tuner.space import RecordFactory
 
 ROOT = Path(__file__).parents[2]
-SMALL = BringBackPlan(kernels=("softmax",), checked=("softmax",), sizes=1, ceilings=False,
+SMALL = BringBackPlan(kernels=("softmax",), checked_kernels=("softmax",), sizes=1, ceilings=False,
                       rehearsal=True)  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from metal_shim.emulate import (
     EmulationOptions,
     EndlessRun,
     LaunchRejected,
-    emulated,
+    emulate_launch,
     emulation,
 )
 from metal_shim.kernel import metal_kernel
@@ -41,7 +41,7 @@ def command(*words):
 
 
 def reported(spec):
-    check.checked(spec, report := check.CheckReport())
+    check.check_spec(spec, report := check.CheckReport())
     return report
 
 
@@ -76,7 +76,7 @@ def test_a_clean_check_is_kept_until_a_file_changes(monkeypatch, tmp_path, capsy
     """What is kept is printed without torch, whose import takes a second."""
     ran = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(check, "checked", lambda *given: ran.append(given))
+    monkeypatch.setattr(check, "check_spec", lambda *given: ran.append(given))
     monkeypatch.setattr(check, "check_corners", lambda *given: None)
     assert check.main(["read_only"]) == 0 and len(ran) == 1
     kept = capsys.readouterr().out + check.UNCHANGED + "\n"
@@ -104,7 +104,7 @@ def test_findings_and_kernels_of_other_files_are_not_kept(monkeypatch, tmp_path)
 
     ran = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(check, "checked", find)
+    monkeypatch.setattr(check, "check_spec", find)
     monkeypatch.setattr(check, "check_corners", lambda *given: None)
     assert [check.main(["read_only"]) for _ in range(2)] == [1, 1] and len(ran) == 2
     assert check._verdict_file(str(ROOT / "workbench" / "kernels" / "softmax.py")) is None
@@ -159,7 +159,7 @@ def test_ctrl_c_prints_what_was_found(monkeypatch, capsys):
         report.runs, report.wrong = 2, ["softmax.lanes: y is wrong"]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(check, "checked", interrupted)
+    monkeypatch.setattr(check, "check_spec", interrupted)
     assert check.main(["softmax", "--again"]) == 130
     assert "results    1 wrong result: softmax.lanes: y is wrong" in capsys.readouterr().out
 
@@ -205,12 +205,12 @@ def test_programs_are_kept_by_all_that_they_depend_on(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
     one, two = (launch("cached", f"\n    y[at] = {n};\n") for n in (1, 2))
     tools = compiler.find_compiler()
-    first = compiler.compiled(host.host_text(one.call), tools)
-    assert compiler.compiled(host.host_text(one.call), tools) == first
+    first = compiler.compile_text(host.host_text(one.call), tools)
+    assert compiler.compile_text(host.host_text(one.call), tools) == first
     before = first.stat().st_mtime_ns
-    assert compiler.compiled(host.host_text(two.call), tools) != first
+    assert compiler.compile_text(host.host_text(two.call), tools) != first
     other = replace(tools, version="another version")
-    assert compiler.compiled(host.host_text(one.call), other) != first
+    assert compiler.compile_text(host.host_text(one.call), other) != first
     assert first.stat().st_mtime_ns == before
     assert not [p for p in tmp_path.iterdir() if p.is_dir()]  # nothing temporary is left
 
@@ -219,7 +219,7 @@ def test_a_cache_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path / "file" / "metal")
     with pytest.raises(compiler.CacheUnusable, match="cannot be made"):
-        compiler.compiled("another text", compiler.find_compiler())
+        compiler.compile_text("another text", compiler.find_compiler())
 
 
 def test_a_full_disk_of_the_cache_is_no_fault_of_the_kernel():
@@ -241,7 +241,7 @@ def test_a_kernel_names_its_own_clang():
         emulation(EmulationOptions(compiler="no-such-clang")),
         pytest.raises(compiler.CompilerMissing, match="no-such-clang is no clang"),
     ):
-        emulated(launch("named", "\n    y[at] = 1;\n"))
+        emulate_launch(launch("named", "\n    y[at] = 1;\n"))
 
 
 DOUBLED = metal_kernel(
@@ -273,7 +273,7 @@ def test_arguments_that_do_not_fit_are_one_sentence(inputs, like, says):
 def test_functions_of_a_simdgroup_take_no_64_bit_integers(function, kind):
     wide = launch("wide", f"\n    y[at] = {function}({kind}(at));\n")
     with pytest.raises(LaunchRejected, match="no 64-bit integers; exchange uint2"):
-        emulated(wide)
+        emulate_launch(wide)
 
 
 @pytest.mark.parametrize(("grid", "group"), [((0, 1, 1), 1), ((4, 1, 1), 0), ((1 << 32, 1, 1), 32)])
@@ -330,7 +330,7 @@ def test_on_a_mac_the_object_with_the_lines_stays_and_atos_reads_it(monkeypatch,
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(compiler, "_run", run)
     monkeypatch.setattr(sys, "platform", "darwin")
-    program = compiler.compiled("a text", compiler.MetalCompiler(("cc",), ("c++",), "clang 19"))
+    program = compiler.compile_text("a text", compiler.MetalCompiler(("cc",), ("c++",), "clang 19"))
     kernel, link = commands[-2:]
     assert str(program.with_suffix(".o")) in kernel and str(program.with_suffix(".o")) in link
     assert program.with_suffix(".o").read_text() == "built"

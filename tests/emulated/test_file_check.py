@@ -215,5 +215,5 @@ def test_what_holds_no_array_is_one_sentence(tmp_path):
         with pytest.raises(NotWhole, match=r"cannot be read \(.*\); name a file of numpy\.save"):
             array_of(str(path))
     np.save(tmp_path / "three.npy", np.ones(3))
-    words = file_check.unexpected({"y": np.ones(8)}, {"y": str(tmp_path / "three.npy")})
+    words = file_check.deviations({"y": np.ones(8)}, {"y": str(tmp_path / "three.npy")})
     assert words == [f"results    y has 8 elements, and {tmp_path / 'three.npy'} 3"]

@@ -6,7 +6,7 @@ import struct
 import pytest
 from metal_bugs import launch
 
-from metal_shim.emulate import LaunchRejected, emulated
+from metal_shim.emulate import LaunchRejected, emulate_launch
 
 # of one thread; the values are exact or those of Python's own functions
 ONE = {
@@ -127,7 +127,7 @@ LANES = {
 def test_functions_of_one_thread():
     lines = [f"y[{i}] = float({text});" for i, text in enumerate(ONE)]
     start = "float f = 0; int n = 0; float4 three = {1, 3, 4}; if (lid != 0) return;\n"
-    (contents,) = emulated(launch("library", start + "\n".join(lines), group=len(ONE)))
+    (contents,) = emulate_launch(launch("library", start + "\n".join(lines), group=len(ONE)))
     values = struct.unpack(f"={len(ONE)}f", contents)
     for (text, expected), value in zip(ONE.items(), values, strict=True):
         assert value == pytest.approx(expected, rel=2e-6, abs=1e-7), text
@@ -138,7 +138,7 @@ def test_functions_of_a_simdgroup():
     stores = [f"if (lane == 3) y[{i}] = r{i};" for i in range(len(LANES))]
     zeros = f"if (lane >= {len(LANES)}) y[lane] = 0;"
     body = "const int v = int(lane);\n" + "\n".join([*lines, *stores, zeros])
-    (contents,) = emulated(launch("lanes", body, group=32))
+    (contents,) = emulate_launch(launch("lanes", body, group=32))
     values = struct.unpack("=32f", contents)
     for (text, expected), value in zip(LANES.items(), values, strict=False):
         assert value == expected, text
@@ -148,5 +148,5 @@ def test_functions_of_a_simdgroup():
 def test_what_metal_has_and_the_emulator_lacks_says_so(name):
     word = name.partition("(")[0]
     with pytest.raises(LaunchRejected, match=rf"{word}") as caught:
-        emulated(launch("lacking", f"\n    y[at] = 0;\n    {name};\n"))
+        emulate_launch(launch("lacking", f"\n    y[at] = 0;\n    {name};\n"))
     assert "the emulator lacks it" in str(caught.value) or "Metal has no" in str(caught.value)

@@ -50,7 +50,7 @@ from metal_shim.mlx_backend import (
     tensor_of,
 )
 from metal_shim.mlx_backend import array_of as to_mlx
-from metal_shim.operations import OPERATIONS, mlx_impl, quantized
+from metal_shim.operations import OPERATIONS, mlx_impl, quantize_inputs
 
 mx.set_default_device(mx.cpu)
 FLOATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -245,7 +245,7 @@ def test_the_baseline_of_q4_k_has_the_bits_and_the_dtype_that_users_have(dtype):
     adds the difference, without which the result is wrong."""
     spec = catalog.spec_of("q4_k_matmul")
     problem = PreparedProblem.make(spec, {"M": 3, "N": 40, "K": 512}, dtype, "cpu")
-    x, *weights = quantized(problem.inputs)
+    x, *weights = quantize_inputs(problem.inputs)
     assert 8 * sum(part.nbytes for part in weights) == 4.5 * 40 * 512
     assert {part.dtype for part in (x, *weights[1:])} == {MLX_DTYPES[dtype]}
     assert check(mlx_impl(spec), NoKnobs(), problem).wrong is None
@@ -419,7 +419,7 @@ def test_a_kernel_is_checked_and_timed_beside_mlx_from_end_to_end(stand_in):
     results = backend.measure_interleaved([TimingTask(problem, c) for c in candidates])
     for result, candidate in zip(results, candidates, strict=True):
         assert isinstance(result.result, Timed), result
-        record = factory.outcome(candidate, result.result, "final", result.compiled)
+        record = factory.outcome(candidate, result.result, "final", result.compilation)
         assert record.timing.regime == "cold" and record.timing.method == "eval"
         assert len(record.timing.samples_s) == sum(record.timing.window_sizes)
     assert run.environment.settings["MLX_ENABLE_TF32"] == os.environ["MLX_ENABLE_TF32"] == "0"

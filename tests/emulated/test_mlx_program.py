@@ -162,7 +162,7 @@ def test_after_a_finding_that_ends_a_run_the_program_gets_zeros():
     outside, output = report.findings
     assert "outside device memory x: at index 8 of 8" in str(outside)
     assert "output y[4] was never written" in str(output)
-    assert report.refused[0].startswith("k: the emulator has no mlx.core.complex64")
+    assert report.refusals[0].startswith("k: the emulator has no mlx.core.complex64")
 
 
 def test_the_plugin_fails_the_test_that_launched_a_race(pytester):
@@ -201,7 +201,7 @@ def test_a_program_of_another_project_runs_unchanged(name, capsys):
     with checked_program() as report:
         mx.random.seed(0)
         getattr(mlx_programs, name)()
-    assert not report.refused
+    assert not report.refusals
     launched = [kernel for kernel in report.kernels if kernel.launches]
     launches = sum(kernel.launches for kernel in launched)
     kinds = {f.finding.kernel for f in report.findings}

@@ -4,7 +4,7 @@ import pytest
 from metal_body import IMPLS, LIMITS
 from metal_bugs import launch
 
-from metal_shim.emulate import EmulationOptions, emulated, emulation
+from metal_shim.emulate import EmulationOptions, emulate_launch, emulation
 from metal_shim.host import threadgroup_bytes
 from workbench import catalog
 from workbench.backend.metal.emulated import CountedPlace, _emulated_runs, _totals
@@ -108,7 +108,7 @@ def test_sectors_are_counted_for_each_instruction(index, sectors):
     """64 threads are two SIMD-groups; x lies at a multiple of 32 bytes."""
     body = f"\n    y[at] = x[{index}];\n"
     with emulation(EmulationOptions(counting=True)) as runs:
-        emulated(launch("sectors", body))
+        emulate_launch(launch("sectors", body))
     assert runs[0].traffic.buffers["x"].sectors == sectors
     assert runs[0].traffic.buffers["y"].sectors == 8
 
@@ -121,14 +121,14 @@ def test_bank_rounds_are_those_of_32_banks(stride, rounds):
     y[at] = 0;
     """
     with emulation(EmulationOptions(counting=True)) as runs:
-        emulated(launch("banks", body))
+        emulate_launch(launch("banks", body))
     assert runs[0].traffic.bank_rounds == rounds
 
 
 def test_a_run_has_no_time():
     """What an emulated run returns cannot be plotted as a measurement."""
     with emulation(EmulationOptions()) as runs:
-        emulated(launch("timeless", "\n    y[at] = x[at];\n"))
+        emulate_launch(launch("timeless", "\n    y[at] = x[at];\n"))
     names = {*vars(runs[0]), *vars(runs[0].traffic), *vars(runs[0].traffic.buffers["x"])}
     assert not [n for n in names if n.endswith(("_s", "seconds", "time"))]
 
@@ -140,7 +140,7 @@ def test_a_vector_of_integers_is_one_access(kind):
     parts = " + ".join(f"v[{i}]" for i in range(width))
     body = f"const {kind} v = ((const device {kind}*)x)[lid & 31]; y[at] = float({parts});"
     with emulation(EmulationOptions(counting=True)) as runs:
-        emulated(launch(f"vector {kind}", body, group=32))
+        emulate_launch(launch(f"vector {kind}", body, group=32))
     x = runs[0].traffic.buffers["x"]
     size = {"char4": 4, "short2": 4, "uint4": 16}[kind]
     assert x.requested_read == 32 * size and x.sectors == size

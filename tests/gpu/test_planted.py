@@ -22,7 +22,7 @@ LEAST = 0.95  # of the words that must be right: 19 of 20
 
 @pytest.mark.alone
 @pytest.mark.skipif(shutil.which("ncu") is None, reason="ncu is not here")
-@pytest.mark.skipif(counter_permission().allowed is False, reason="counters are forbidden here")
+@pytest.mark.skipif(counter_permission().is_allowed is False, reason="counters are forbidden here")
 def test_the_words_of_planted_kernels_are_their_causes(tmp_path):
     report = tmp_path / "planted.ncu-rep"
     marks = ["--profile-from-start", "off", "--nvtx", "--nvtx-include", "wb/"]

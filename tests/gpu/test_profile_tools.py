@@ -40,7 +40,7 @@ def needs(program):
     return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not here")
 
 
-PERMITTED = counter_permission().allowed is not False
+PERMITTED = counter_permission().is_allowed is not False
 
 
 @pytest.mark.alone

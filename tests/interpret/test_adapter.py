@@ -170,7 +170,7 @@ def test_the_second_check_is_on_other_values_and_configs_pass_it(tmp_path, start
     x, total = torch.randn(50), torch.full((50,), start)
     x[3], x[5] = float("inf"), float("nan")
     spec, result = taken(tmp_path, accumulate, (x, total, 50), inputs=("sum_ptr",))
-    assert result.unmoved is None
+    assert result.repeat_reason is None
     first, second = (PreparedProblem.make(spec, spec.check[0], "fp32", "cpu", s) for s in (0, 1))
     assert torch.equal(first.inputs[0].nan_to_num(9.0), x.nan_to_num(9.0))
     moved = second.inputs[0]
@@ -218,20 +218,20 @@ def test_a_reference_answers_for_the_other_values_too(tmp_path, reference):
     assert verdicts(spec) == verdicts(spec, seed=1) == [None] * len(CONFIGS)
     known = reference is tripled
     assert torch.equal(first[0], second[0]) != known == (tmp_path / MOVED_ARGS).is_file()
-    assert result.unmoved is None if known else "The reference fails" in result.unmoved
+    assert result.repeat_reason is None if known else "The reference fails" in result.repeat_reason
 
 
 def test_indices_stay_and_so_do_values_that_have_no_answer_elsewhere(tmp_path):
     at = torch.randint(0, 90, (50,))
     whole = (torch.arange(90), at, torch.empty(50, dtype=torch.int64), 50)
     spec, result = taken(tmp_path, gather, whole)
-    assert "floats" in result.unmoved and verdicts(spec, seed=1) == [None] * len(CONFIGS)
+    assert "floats" in result.repeat_reason and verdicts(spec, seed=1) == [None] * len(CONFIGS)
     second = PreparedProblem.make(spec, spec.check[0], "int64", "cpu", 1)
     assert torch.equal(second.inputs[1], at)
     x = torch.full((90,), float("nan"))
     x[:10] = torch.arange(10.0)
     spec, result = taken(tmp_path, gather, (x, at % 10, torch.empty(50), 50))
-    assert "NaN or infinities" in result.unmoved
+    assert "NaN or infinities" in result.repeat_reason
     assert verdicts(spec, seed=1) == [None] * len(CONFIGS)
 
 
@@ -284,7 +284,7 @@ def test_whole_numbers_must_be_equal(tmp_path):
     )
     assert result.outputs == ("out_ptr",) and verdicts(spec) == [None] * len(CONFIGS)
     problem = PreparedProblem.make(spec, spec.check[0], "int64", "cpu")
-    off = PreparedProblem(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.expected))
+    off = PreparedProblem(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.targets))
     impl = spec.impls[0]
     assert "out_ptr is wrong" in check(impl, impl.config(), off).wrong
 

@@ -25,7 +25,7 @@ ON_GPUS = (
     "torch._grouped_mm",
 )  # fmt: skip
 # A version that rounds between its steps, as calls one by one do, may be so far off.
-BETWEEN = Tolerance(relative=3e-2, of_rms=3e-2)
+BETWEEN = Tolerance(relative=3e-2, rms_share=3e-2)
 
 
 @pytest.mark.parametrize("impl", LIBRARIES, ids=lambda impl: impl.title)

@@ -94,7 +94,7 @@ def test_launches_of_their_operations_are_adopted_with_an_answer(tmp_path, libra
         # another process has their texts with what the interpreter replaces in them
         launch = rebuild_launch(signature, trust=True)
         configs = list(launch.configs)
-        call, memory = write.call_of(launch.kernel, launch.given, launch.grid, configs, 0)
+        call, memory = write.call_of(launch.kernel, launch.arguments, launch.grid, configs, 0)
         (folder := tmp_path / f"{module}.{name}").mkdir()
         call.write(folder)
         torch.save(memory, folder / ARGS)
@@ -103,4 +103,4 @@ def test_launches_of_their_operations_are_adopted_with_an_answer(tmp_path, libra
         except AdaptedError as error:
             assert name in WITHOUT_EFFECT and "changed none of its tensors" in str(error)
         else:
-            assert result.outputs and not result.skipped and not result.odd
+            assert result.outputs and not result.skip_reason and not result.odd

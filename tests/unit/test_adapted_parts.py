@@ -384,7 +384,7 @@ def test_tolerances_are_two_steps_of_what_operands_are_rounded_to():
     result = Discovered(("x", "y", "i"), {}, 0)
     assert completed(call_on(on), result, None).tolerance == {
         "fp16": (1e-3, 1e-4), "bf16": (8e-3, 1e-4), "int32": (0.0, 0.0)}  # fmt: skip
-    rounded = completed(call_on(on), replace(result, rounded=10), None).tolerance
+    rounded = completed(call_on(on), replace(result, mantissa_bits=10), None).tolerance
     assert rounded == {"fp16": (1e-3, 2 / 1024), "bf16": (8e-3, 2 / 1024), "int32": (0.0, 0.0)}
 
 
@@ -509,7 +509,7 @@ def test_the_tensor_that_a_launch_changes_is_its_output(monkeypatch, tmp_path):
     ones = {"x": torch.full((4,), 0.5), "y": torch.ones(4)}
     result = found(monkeypatch, tmp_path, doubles, **ones)
     assert result.outputs == ("y",)
-    assert result.unmoved == "no tensor of floats that it reads has two different values"
+    assert result.repeat_reason == "no tensor of floats that it reads has two different values"
 
 
 def test_outputs_that_are_read_or_written_in_part_are_odd(monkeypatch, tmp_path):
@@ -579,7 +579,7 @@ def test_the_first_config_that_launches_is_expected_and_why_others_did_not(monke
         (AssertionError("n is odd"), "add stops: AssertionError: n is odd"),
     ):
         result = found(monkeypatch, tmp_path, second)
-        assert (result.first, result.skipped) == (1, skipped)
+        assert (result.first, result.skip_reason) == (1, skipped)
         kind = discover.NotInterpreted if isinstance(error, RuntimeError) else AdaptedError
         with pytest.raises(kind):
             found(monkeypatch, tmp_path, second, entries=1)
@@ -593,14 +593,14 @@ def test_a_second_check_that_gives_nan_is_left_out(monkeypatch, tmp_path):
         memory["y"].copy_((memory["x"].diff(prepend=memory["x"][:1] - 1)).sqrt())
 
     result = found(monkeypatch, tmp_path, sorted_only)
-    assert result.unmoved == "y gets NaN or infinities from the same values in another order"
+    assert result.repeat_reason == "y gets NaN or infinities from the same values in another order"
 
     def fails(self, memory, entry, plan):
         assert memory["x"].sum() != 10 or memory["x"][0] == 1.0, "not sorted"
         doubles(self, memory, entry, plan)
 
     result = found(monkeypatch, tmp_path, fails)
-    assert result.unmoved == "AssertionError on the same values in another order"
+    assert result.repeat_reason == "AssertionError on the same values in another order"
 
 
 def test_a_launch_without_inputs_has_one_that_holds_poison(monkeypatch, tmp_path):
@@ -661,7 +661,9 @@ def test_values_are_moved_where_that_changes_no_meaning():
 
 
 def tensor_writes(argument, elements, shared=(), beyond=0):
-    return SimpleNamespace(argument=argument, elements=elements, shared=shared, beyond=beyond)
+    return SimpleNamespace(
+        argument=argument, elements=elements, shared_element=shared, excess=beyond
+    )
 
 
 def test_the_programs_that_tell_most_run_first():
@@ -757,7 +759,7 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
     result = sampled.discover_sample(*given, use is not None, declared)
     assert result.odd == ({} if use is None else {"y": use}) and result.outputs == ("y",)
     clean = use is not None or (declared == () and not more)
-    assert result.initial == {"y": "nothing" if clean else "zeros"} and result.unmoved
+    assert result.initial == {"y": "nothing" if clean else "zeros"} and result.repeat_reason
     assert torch.load(tmp_path / call.PROBES) == {"y": [1, 3]}
     if use is None:
         assert torch.load(tmp_path / call.EXPECTED)["y"].tolist() == [7.0] * 4

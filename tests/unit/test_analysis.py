@@ -41,7 +41,7 @@ def test_an_operation_covers_what_may_come_of_it(a, b, at, to):
     x, y = inside(a, at), inside(b, to)
     for result, exact in (
         (a + b, x + y), (a - b, x - y), (a / b, x / y), (a.less(b), max(0.0, x - y)),
-        (a.times(3), 3 * x), (a.down_to(b), x), (a.up_to(b), x),
+        (a.times(3), 3 * x), (a.extend_down(b), x), (a.extend_up(b), x),
     ):  # fmt: skip
         slack = 1e-9 * max(abs(exact), 1.0)
         assert result.low - slack <= exact <= result.high + slack

@@ -52,7 +52,7 @@ def decorated(**more):
 def test_providers_are_timed_in_turns_and_compared_with_the_first(place):
     timer, more = place
     result = decorated(bytes=lambda N: 12 * N).run(**more)
-    assert isinstance(result, wb.BenchResult) and not result.predicted
+    assert isinstance(result, wb.BenchResult) and not result.is_predicted
     assert [best.impl for best in result.bests] == ["triton"] * 3
     for record in result.records:
         n, timing = record.case.sizes["N"], record.timing
@@ -200,7 +200,7 @@ def test_a_curve_has_the_impls_the_libraries_and_the_bound():
     run, records = over(sizes)
     (curve,) = curves_of(run, list(reversed(records)))
     lines = {line.name: line for line in curve.lines}
-    assert curve.axis == "N" and curve.about == "M=64, fp32" and curve.unit == "GB/s"
+    assert curve.axis == "N" and curve.fixed_text == "M=64, fp32" and curve.unit == "GB/s"
     assert lines["rows"].x == tuple(sizes) and "torch" in curve.libraries
     assert lines["rows"].y[0] == pytest.approx(4 * 1024 / 2.001024e-6 / 1e9, rel=1e-3)
     assert all(low <= y <= high for line in curve.lines

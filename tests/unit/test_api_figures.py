@@ -42,7 +42,7 @@ def named(record, impl, **config):
 
 def test_rows_have_points_intervals_and_what_is_left_out():
     bars = [ValueRow("a" * 46, 2.0, "two", low=1.0, high=4.0), ValueRow("b" * 47, 3.0, "three",
-            measured=False, group=5), ValueRow("c", 1.0, "one", low=0.5)]  # fmt: skip
+            is_measured=False, group=5), ValueRow("c", 1.0, "one", low=0.5)]  # fmt: skip
     (ax,) = figures.bars_figure(bars, "time").axes
     assert points(ax) == [([2.0], [0.0], ink("impl-0"), True), ([3.0], [1.0], ink("impl-1"), False),
                           ([1.0], [2.0], ink("impl-0"), True)]  # fmt: skip
@@ -108,7 +108,7 @@ def test_times_of_records_are_rows_with_their_intervals():
         figures.bars_figure = real
     rows, label = bars[0]
     assert label == "time of one call, µs"
-    assert [(r.name, r.text, r.measured, r.group) for r in rows] == [
+    assert [(r.name, r.text, r.is_measured, r.group) for r in rows] == [
         (one.case.label, "4.000", True, 0), (two.case.label, "20.00", True, 1)]  # fmt: skip
     assert [(r.value, r.low, r.high) for r in rows] == [
         pytest.approx((4, 3, 6)), pytest.approx((20, 10, 30))]  # fmt: skip
@@ -119,7 +119,7 @@ def test_times_of_records_are_rows_with_their_intervals():
     assert figures.times_figure([]) is None
     predicted = next(o for o in synthetic.matmul(predicted=True)[1] if isinstance(o, Record))
     row = figures._time_bar(predicted, 1e-6, 2, False)
-    assert row.text.startswith("~") and not row.measured and row.group == 2
+    assert row.text.startswith("~") and not row.is_measured and row.group == 2
     low, high = figures.expected_s(predicted) or (None, None)
     assert (row.low, row.high) == (low and pytest.approx(low / 1e-6), high and pytest.approx(
         high / 1e-6))  # fmt: skip
@@ -140,7 +140,7 @@ def test_rates_and_profiles_are_rows(monkeypatch):
     assert label == "B/s and FLOP/s (log)" and more == {"log": True}
     assert [(r.name, r.value, r.group) for r in rows] == [
         ("dram", 4e12, 0), ("compute_measured", 9e14, 1), ("cache", 8e12, 0)]  # fmt: skip
-    assert [r.measured for r in rows] == [
+    assert [r.is_measured for r in rows] == [
         figures.origin_of(n, ceilings[n]) == "measured"
         for n in ("dram", "compute_measured", "cache")
     ]

@@ -130,7 +130,7 @@ def sized(impl, M, N):
 def test_a_thread_is_given_enough_and_not_too_much(kernel, M, N):
     module, impl = kernel
     result = sized(impl, M, N)
-    each = result.block_m * module.padded(N) / (32 * result.num_warps)
+    each = result.block_m * module.pad_up(N) / (32 * result.num_warps)
     least = 8 if H200.cores >= M else 16  # two wide loads, or one where a core has one row
     assert each >= least or result.num_warps == 1
     assert result.num_warps >= 4 or N < 2048
@@ -142,7 +142,7 @@ def test_a_thread_is_given_enough_and_not_too_much(kernel, M, N):
 def test_few_rows_have_a_program_each(kernel, N):
     module, impl = kernel
     assert sized(impl, 1000, N).block_m == 1
-    assert sized(impl, 1 << 15, N).block_m * module.padded(N) >= min(2048, 16 * module.padded(N))
+    assert sized(impl, 1 << 15, N).block_m * module.pad_up(N) >= min(2048, 16 * module.pad_up(N))
 
 
 def test_rows_of_4096_and_8192_run_as_they_were_measured(kernel):

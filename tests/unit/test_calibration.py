@@ -165,7 +165,7 @@ def test_a_file_gives_back_what_was_written(tmp_path_factory, times):
     path = tmp_path_factory.mktemp("calibration") / "h200.csv.gz"
     save(Calibration(ABOUT, tuple(times)), path)
     again = load(path)
-    assert dict(again.about) == ABOUT
+    assert dict(again.metadata) == ABOUT
     assert len(again.times) == len(times)
     for one, other in zip(again.times, times, strict=True):
         assert one.median_s == pytest.approx(other.median_s, abs=1e-12)
@@ -422,8 +422,8 @@ def test_the_shipped_calibration_holds_at_sizes_held_back(kernel):
     dtype = KERNELS[kernel]
     times = SHIPPED_H100.times_of(kernel, dtype)
     part = part_of(SHIPPED_H100, kernel, dtype, H100)
-    assert len(sizes_in(times_not_held_back(times))) == 12 and len(part.held) >= 7
-    figures = summary_of(part.held)
+    assert len(sizes_in(times_not_held_back(times))) == 12 and len(part.held_sizes) >= 7
+    figures = summary_of(part.held_sizes)
     assert figures["first_median"] <= 0.07 and figures["five_worst"] <= 0.17
     assert figures["error_median"] <= 0.11
     assert 0.7 < part.errors.low < 1 < part.errors.high < 1.7
@@ -499,9 +499,9 @@ def test_a_gpu_is_calibrated_and_checked(place):
     assert place.run(configs=10) == 0
     known = load(place.file)
     times = known.times_of("rms_norm", "bf16")
-    assert len(sizes_in([t for t in times if not t.held])) == 4
-    assert len(sizes_in([t for t in times if t.held])) == 2
-    assert known.about["device"] == "h200"
+    assert len(sizes_in([t for t in times if not t.is_check])) == 4
+    assert len(sizes_in([t for t in times if t.is_check])) == 2
+    assert known.metadata["device"] == "h200"
     spec = catalog.spec_of("rms_norm")
     for sizes in sizes_in(times):
         here = {(t.impl, tuple(t.config.items())) for t in times if t.sizes == sizes}
@@ -513,8 +513,8 @@ def test_a_gpu_is_calibrated_and_checked(place):
                     assert (impl.name, tuple(values(default).items())) in here
     part = part_of(known, "rms_norm", "bf16", H200)
     # of 10 configs a size; each knob of a planted time errs by up to 20 %
-    assert all(h.chosen_s is not None and h.regret < 0.25 for h in part.held)
-    assert all(h.first_s < 1.05 * h.best_s for h in part.held)
+    assert all(h.chosen_s is not None and h.regret < 0.25 for h in part.held_sizes)
+    assert all(h.first_s < 1.05 * h.best_s for h in part.held_sizes)
     assert "rms_norm in bf16" in place.text.getvalue() and not place.partial.exists()
     html = page(known, [part], H200)
     assert "Held-back sizes" in html and "rms_norm in bf16" in html
@@ -638,7 +638,7 @@ def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(
     whole = calibration_of("h100")
     some = (*whole.times_of("rms_norm", "bf16"), *whole.times_of("softmax", "bf16"))
     if kernel == "rms_norm" and device == "h100":
-        less = Calibration(whole.about, some)
+        less = Calibration(whole.metadata, some)
         monkeypatch.setattr(
             "workbench.commands.calibrate_command.calibration_of", lambda name: less
         )

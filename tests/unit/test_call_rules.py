@@ -10,7 +10,7 @@ from synthetic import softmax
 
 from workbench.commands.diagnose_trace import run_report
 from workbench.commands.result import RunResult
-from workbench.commands.traces import known_of_calls, of_kernel
+from workbench.commands.traces import kernel_run, known_of_calls
 from workbench.data.record import Evidence, Profile, Record
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at
 from workbench.traces.readers import read
@@ -148,7 +148,7 @@ def call_of_three(bytes_read=None):
     if bytes_read is not None:
         record = replace(record, bytes_read=bytes_read, bytes=bytes_read + 1)
     summary = summarise(read([RAW, PAGE]))
-    kept = of_kernel(summary, replace(run, engine="profile", device="h200"), [record], "mm", 1, 3)
+    kept = kernel_run(summary, replace(run, engine="profile", device="h200"), [record], "mm", 1, 3)
     return kept, record
 
 

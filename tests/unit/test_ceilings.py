@@ -224,7 +224,7 @@ def test_one_state_of_a_ceiling_is_compared_with_the_same_state_alone(device):
     for state, value, stands in (("sustained", 6.0, True), ("boost", 6.5, False),
                                  ("boost", 7.1, True)):  # fmt: skip
         one = {"value": value, "state": state, "title": "L1"}
-        assert (ceilings.doubt(replace(shared, stated=None), one, known_) is None) == stands
+        assert (ceilings.doubt(replace(shared, statement=None), one, known_) is None) == stands
 
 
 @given(st.floats(0.5, 1.0), st.sampled_from(["cache", "compute"]))

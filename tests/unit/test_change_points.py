@@ -45,7 +45,7 @@ def test_steps_of_3_percent_are_located_in_19_of_20_histories():
         place = int(dice.integers(10, COMMITS - 9))
         results = steps(history(dice, place))
         located += bool(results)
-        near += any(abs(step.at - place) <= 1 for step in results)
+        near += any(abs(step.index - place) <= 1 for step in results)
     assert located >= 57 and near >= 54
 
 
@@ -81,7 +81,7 @@ def test_several_steps_are_located_each():
     logs = NOISE * dice.standard_normal(90)
     logs[30:60] += 0.06
     results = steps(np.exp(logs).tolist())
-    assert [round(step.at / 10) for step in results] == [3, 6]
+    assert [round(step.index / 10) for step in results] == [3, 6]
     assert results[0].ratio.middle > 1.04 and results[1].ratio.middle < 0.96
 
 
@@ -104,7 +104,7 @@ def test_constant_and_short_series_have_no_steps():
 
 def test_a_clean_step_with_the_fewest_points_is_located():
     (step,) = steps([1.0] * 20 + [1.1] * LEAST_POINTS)
-    assert step.at == 20 and step.ratio.middle == pytest.approx(1.1)
+    assert step.index == 20 and step.ratio.middle == pytest.approx(1.1)
 
 
 def test_the_same_series_has_the_same_steps():
@@ -115,7 +115,7 @@ def test_the_same_series_has_the_same_steps():
 def test_the_unit_of_the_times_changes_nothing():
     values = history(np.random.default_rng(10), 40)
     scaled = [1e6 * v for v in values]
-    assert [s.at for s in steps(values)] == [s.at for s in steps(scaled)] == [40]
+    assert [s.index for s in steps(values)] == [s.index for s in steps(scaled)] == [40]
 
 
 def test_levels_are_medians_between_steps():
@@ -145,7 +145,7 @@ def test_a_few_slow_commits_are_an_episode_and_no_step(many):
         values[place : place + many] *= 1.5
         assert steps(values.tolist()) == []
         found = episodes(values.tolist())
-        assert [(e.at, e.end, e.kind) for e in found] == (
+        assert [(e.index, e.end, e.kind) for e in found] == (
             [(place, place + many, "episode")] if many >= 3 else []
         )
         assert all(abs(e.ratio.middle - 1.5) < 0.03 for e in found)

@@ -12,7 +12,7 @@ from workbench.spec import Spec, Tensor, Tolerance
 
 N = 37
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-EXACT = Tolerance(relative=0.01, of_rms=0.0)
+EXACT = Tolerance(relative=0.01, rms_share=0.0)
 
 
 def whole(shape, dtype, device, generator):
@@ -160,10 +160,10 @@ def test_outputs_of_another_kind_are_told(compiled, words):
 )  # fmt: skip
 def test_the_error_is_in_units_of_the_tolerance(share, relative, of_rms, place):
     """relative x |expected| + of_rms x the root mean square of all that is expected."""
-    spec = spec_of(fp32=Tolerance(relative=relative, of_rms=of_rms))
+    spec = spec_of(fp32=Tolerance(relative=relative, rms_share=of_rms))
     problem = PreparedProblem.make(spec, {"N": N}, "fp32", "cpu", seed=3)
     outputs = [right(*problem.inputs)[0], *right(*problem.inputs)[1:]]
-    y = problem.expected[0]
+    y = problem.targets[0]
     allowed = relative * abs(float(y[place])) + of_rms * float(y.square().mean().sqrt())
     outputs[0][place] = y[place] + share * allowed
     text = check_outputs(outputs, problem)

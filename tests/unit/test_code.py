@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.code.code_match import compared
+from workbench.code.code_match import compare_code
 from workbench.code.code_reading import CodeError, MachineCode, code_of_assembly
 from workbench.code.code_samples import samples_of
-from workbench.code.flow import dominated, dominators, flow_graph, reachable
+from workbench.code.flow import dominated_blocks, dominators, flow_graph, reachable
 from workbench.code.kinds import GROUPS, access_of, group_of, group_text, matrix_flops
 from workbench.code.listing import Instruction, read_amdgcn_listing, read_sass
 from workbench.code.live import amd_live, nvidia_live, registers_of
@@ -98,7 +98,7 @@ def test_figures_of_listings_are_those_of_the_tools(name, instructions, matrix, 
     names = {op.opcode.split(".")[0] for op in code.listing.instructions}
     assert code.whole.groups.get("matrix", 0) == (matrix[1] if matrix else 0)
     assert matrix is None or matrix[0] in names
-    assert len(code.graph.reached) == blocks  # of `nvdisasm -bbcfg`
+    assert len(code.graph.reachable) == blocks  # of `nvdisasm -bbcfg`
     sizes = [mix.instructions for _, _, mix in code.loops()]
     assert max(sizes, default=0) == loop
     assert "other" not in code.whole.groups or code.whole.groups["other"] <= 1
@@ -114,11 +114,11 @@ def test_figures_of_listings_are_those_of_the_tools(name, instructions, matrix, 
 )
 def test_nvdisasm_also_begins_a_block_at_labels_that_no_jump_names(name, blocks, labels, more):
     code = sass(name)
-    listing, reached = code.listing, [code.graph.blocks[n] for n in code.graph.reached]
+    listing, reached = code.listing, [code.graph.blocks[n] for n in code.graph.reachable]
     inside = [i for b in reached for i in range(b.start + 1, b.end) if i in listing.labels]
     assert (len(reached), len(inside)) == (blocks, more)  # their sum is that of -bbcfg
     assert {listing.instructions[i].opcode for i in inside} == labels
-    assert all(listing.after[i - 1] == [i] for i in inside)
+    assert all(listing.successors[i - 1] == [i] for i in inside)
     waits = [i for i in inside if listing.instructions[i].opcode == "NOP"]
     assert all(listing.instructions[i - 1].opcode.startswith("BSYNC") for i in waits)
 
@@ -164,7 +164,7 @@ def test_a_warp_specialised_kernel_is_told_from_a_plain_one():
     assert parts["default"].roles == ("epilogue",)
     assert [parts[n].roles for n in "012"] == [("matrix",), ("tensor loads",), ()]
     # as many as `nvdisasm -cfg` draws
-    assert sorted(parts[n].labelled for n in "012") == [2, 8, 11]
+    assert sorted(parts[n].labels for n in "012") == [2, 8, 11]
     assert special.partitions.overlaps == ()
     shared = dict(special.partitions.shared_barriers)
     assert shared[0x20000] == ("default", "1") and shared[0x20020] == ("default", "0", "1")
@@ -286,8 +286,10 @@ def test_blocks_partition_the_instructions(listing):
     assert [i for a, b in spans for i in range(a, b)] == list(range(len(listing.instructions)))
     for block in graph.blocks:
         inner = range(block.start, block.end - 1)
-        assert all(listing.after[i] == [i + 1] for i in inner)
-        assert {graph.blocks[n].start for n in block.after} == set(listing.after[block.end - 1])
+        assert all(listing.successors[i] == [i + 1] for i in inner)
+        assert {graph.blocks[n].start for n in block.successors} == set(
+            listing.successors[block.end - 1]
+        )
 
 
 @given(listings())
@@ -296,8 +298,8 @@ def test_loops_nest_and_hold_every_cycle(listing):
     loops = [loop.blocks for _, loop in graph.all_loops()]
     for a, b in itertools.combinations(loops, 2):
         assert a < b or b < a or not a & b
-    after = {b.number: b.after for b in graph.blocks}
-    for n in graph.reached:
+    after = {b.number: b.successors for b in graph.blocks}
+    for n in graph.reachable:
         assert any(n in loop for loop in loops) == (n in reachable(after, after[n]))
     assert all(inner.blocks < loop.blocks for _, loop in graph.all_loops() for inner in loop.inner)
 
@@ -306,10 +308,10 @@ def test_loops_nest_and_hold_every_cycle(listing):
 def test_dominators_agree_with_ways_that_leave_a_block_out(listing):
     graph = flow_graph(listing)
     immediate = dominators(graph)
-    after = {b.number: b.after for b in graph.blocks}
-    for n in graph.reached:
+    after = {b.number: b.successors for b in graph.blocks}
+    for n in graph.reachable:
         without = reachable(after, [0], without=n)
-        assert dominated(immediate, n) - {-1} == graph.reached - without
+        assert dominated_blocks(immediate, n) - {-1} == graph.reachable - without
 
 
 @given(listings())
@@ -321,7 +323,7 @@ def test_liveness_agrees_with_a_naive_fixpoint(listing):
         changed = False
         for i, (written, read) in enumerate(effects):
             out = 0
-            for n in listing.after[i]:
+            for n in listing.successors[i]:
                 out |= live[n]
             new = out & ~written | read
             changed |= new != live[i]
@@ -425,14 +427,14 @@ def test_samples_are_on_the_page_and_in_the_text():
 
 def test_the_same_code_has_no_differences():
     code = sass("mm_cuda_90.nvdisasm_g.txt")
-    result = compared(code, code)
+    result = compare_code(code, code)
     assert result.same_binary and result.same_code and not result.mix and not result.loops
     assert "same" in comparison_sentence(result, "itself")
 
 
 def test_differences_are_matched_by_block_and_loop():
     before, after = (sass(f"{name}_cuda_90.nvdisasm_g.txt") for name in ("mm", "mmspill"))
-    result = compared(before, after)
+    result = compare_code(before, after)
     assert not result.same_binary and not result.same_code
     ((head, other, changes),) = result.loops
     assert head == other == 2  # the pipelined loop of both
@@ -455,7 +457,7 @@ def test_a_new_block_is_found_where_it_is():
     ):
         listing = read_amdgcn_listing(text.format(extra))
         codes.append(MachineCode("f", "gfx942", listing, flow_graph(listing), extra, 8, 0))
-    result = compared(*codes)
+    result = compare_code(*codes)
     assert [(p.before, p.after) for p in result.blocks] == [(1, 1), (None, 2)]
     assert result.equal_blocks == 2
 
@@ -471,7 +473,7 @@ def test_pages_are_small_and_their_links_lead_somewhere(name):
     assert links <= set(ids)
     listed = {word for word in links if re.fullmatch(r"i\d+", word)}
     assert listed, "runs of a source line that are in the listing are links to it"
-    assert f"B{max(code.graph.reached)} " in text
+    assert f"B{max(code.graph.reachable)} " in text
     plural = "|".join(group for group in (*GROUPS, "instructions") if group.endswith("s"))
     assert not re.search(rf"\b1 ({plural})\b", text)
 
@@ -496,7 +498,9 @@ def test_dot_names_every_edge_once():
     code = sass("ws1_cuda_100.nvdisasm_gi.txt")
     edges = re.findall(r"B(\d+) -> B(\d+);", flow_dot(code))
     graph = code.graph
-    assert edges == [(str(n), str(m)) for n in sorted(graph.reached) for m in graph.blocks[n].after]
+    assert edges == [
+        (str(n), str(m)) for n in sorted(graph.reachable) for m in graph.blocks[n].successors
+    ]
 
 
 # The command, on files that need no disassembler

@@ -241,7 +241,7 @@ USES = {
 @pytest.mark.parametrize("text", USES)
 def test_registers_that_an_instruction_writes_and_reads(text):
     use = register_use(op(text, "@!P6"))
-    assert (set(use.written), set(use.read)) == (USES[text][0], USES[text][1] | {"P6"})
+    assert (set(use.destinations), set(use.read)) == (USES[text][0], USES[text][1] | {"P6"})
 
 
 def listing(after, *texts):

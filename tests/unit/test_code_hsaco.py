@@ -48,7 +48,7 @@ def test_the_listing_of_objdump_is_that_of_the_assembly():
     plain = [op.opcode.removesuffix("_e32").removesuffix("_e64")
              for op in theirs.listing.instructions]  # fmt: skip
     assert short == plain
-    assert listing.after == theirs.listing.after and not listing.lost
+    assert listing.successors == theirs.listing.successors and not listing.lost_jumps
     addresses = [op.address for op in listing.instructions]
     assert addresses == sorted(set(addresses)) and addresses[0] == 0x1700
     assert listing.functions == ["matmul_kernel"]

@@ -103,7 +103,7 @@ def test_a_run_ends_as_its_program_or_by_a_difference(monkeypatch, stopped, ende
     monkeypatch.setattr(workload_run, "check_options", lambda options: None)
     monkeypatch.setattr("workbench.workload.program_runner.program_words", list)
     monkeypatch.setattr(workload_run, "prints_aside", lambda options: False)
-    end = SimpleNamespace(stopped=stopped, code=ended)
+    end = SimpleNamespace(stop_signal=stopped, code=ended)
     child = "workbench.traces.profilers.running.child.run_child"
     monkeypatch.setattr(child, lambda words, **more: end)
     monkeypatch.setattr(workload_run, "stopped_by", lambda signal: f"stopped by {signal}")
@@ -163,9 +163,9 @@ def test_sentences_of_profiles_and_of_a_history():
     kept = results.HistoryResult.__new__(results.HistoryResult)
     more = {"measured": [{"at": "1"}, {"at": "3"}], "predicted": [{"at": "2"}]}
     kept.__dict__["_called"] = SimpleNamespace(result=SimpleNamespace(more=more))
-    assert kept.sentence == "3 outcomes: 2 measured, 1 predicted." and kept.predicted
+    assert kept.sentence == "3 outcomes: 2 measured, 1 predicted." and kept.is_predicted
     more["predicted"] = []
-    assert not kept.predicted and [row["at"] for row in kept.rows] == ["3", "1"]
+    assert not kept.is_predicted and [row["at"] for row in kept.rows] == ["3", "1"]
 
 
 def test_events_of_a_time_name_what_measured_it():

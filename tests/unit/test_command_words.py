@@ -173,21 +173,21 @@ def test_a_place_has_its_display(monkeypatch):
 
 @pytest.mark.parametrize(
     ("backend", "predicts", "bits", "many", "search"),
-    [("metal", False, "", 9999, SearchPlan(started=0)),
-     ("cuda", True, "", 9, SearchPlan(Strategy.MODEL, started=0)),
-     ("cuda", False, "", 96, SearchPlan(started=0)),
-     ("cuda", False, "", 97, SearchPlan(Strategy.MODEL, Budget(configs=1000), 0, until=StopRule())),
-     ("cuda", False, "default", 1000, SearchPlan(started=0)),
+    [("metal", False, "", 9999, SearchPlan(start_s=0)),
+     ("cuda", True, "", 9, SearchPlan(Strategy.MODEL, start_s=0)),
+     ("cuda", False, "", 96, SearchPlan(start_s=0)),
+     ("cuda", False, "", 97, SearchPlan(Strategy.MODEL, Budget(configs=1000), 0, None, StopRule())),
+     ("cuda", False, "default", 1000, SearchPlan(start_s=0)),
      ("cuda", False, "default", 1001, SearchPlan(Strategy.MODEL, Budget(configs=1000), 0))],
 )  # fmt: skip
 def test_small_spaces_are_measured_whole(backend, predicts, bits, many, search):
     one = SimpleNamespace(run=SimpleNamespace(same_bits_as=bits), candidates=[None] * many)
     device = SimpleNamespace(backend=backend)
     found = problem.default_search(one, SimpleNamespace(device=device, predicts=predicts))
-    assert (found.strategy, found.budget, found.until) == (
+    assert (found.strategy, found.budget, found.stop_rule) == (
         search.strategy,
         search.budget,
-        search.until,
+        search.stop_rule,
     )
 
 
@@ -223,8 +223,10 @@ def test_what_was_recorded_is_said():
     def said(steps=9, recorded="steps", marked=None, own=schedule, stopped=False, none=False):
         times = {"recorded_step_s": (), "plain_step_s": ()}
         status = None if none else SimpleNamespace(recorded=recorded, steps=steps, **times)
-        work = SimpleNamespace(marked=marked, title="t", schedule=own)
-        result = SimpleNamespace(status=status, workload=work, end=SimpleNamespace(stopped=stopped))
+        work = SimpleNamespace(marks=marked, title="t", schedule=own)
+        result = SimpleNamespace(
+            status=status, workload=work, end=SimpleNamespace(stop_signal=stopped)
+        )
         return profile_command.recorded_lines(None, result)
 
     assert said() == ["recorded: steps 3 to 5 of 9"]

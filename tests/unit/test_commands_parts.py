@@ -346,11 +346,15 @@ def test_runs_that_import_at_once_are_those_that_follow(runner):
     one, started, _ended = runner(3)
     with one:
         with one.once(0, False) as (_folder, end, wall_s):
-            assert end == "waited" and wall_s == 1.0 and list(one.started) == [(0, True), (1, True)]
+            assert (
+                end == "waited"
+                and wall_s == 1.0
+                and list(one.started_runs) == [(0, True), (1, True)]
+            )
         with one.once(0, True):
             pass
-        assert len(started) == 3 and list(one.started) == [(1, True)]
-        left = one.started[1, True]
+        assert len(started) == 3 and list(one.started_runs) == [(1, True)]
+        left = one.started_runs[1, True]
     assert left.gate.steps == ["close"] and left.process.steps == [
         "terminate",
         "wait",
@@ -399,7 +403,7 @@ def test_runs_that_are_long_in_importing_are_noted_each_minute(runner, monkeypat
 
 def comparison(*runs):
     return SimpleNamespace(
-        runs=list(runs), stopped=0, failure="", lookups="", outputs=[], repeats=[], last=None
+        runs=list(runs), stop_signal=0, failure="", lookups="", outputs=[], repeats=[], last=None
     )
 
 
@@ -437,7 +441,7 @@ def test_the_run_of_a_program_adds_what_it_left(monkeypatch, tmp_path):
             yield tmp_path, ends.pop(0), 3.0
 
     def end(code=0, stopped=0):
-        return SimpleNamespace(code=code, stopped=stopped)
+        return SimpleNamespace(code=code, stop_signal=stopped)
 
     one = comparison()
     ends.extend([end(), end(), end(), end(7)])
@@ -450,7 +454,7 @@ def test_the_run_of_a_program_adds_what_it_left(monkeypatch, tmp_path):
         ProgramRun(True, 0, 3.0, 2.0, (0.5,)),
     ]
     ends.append(end(stopped=2))
-    assert not workload_comparison.one_run(one, Runner(), 2, True) and one.stopped == 2
+    assert not workload_comparison.one_run(one, Runner(), 2, True) and one.stop_signal == 2
     assert len(one.runs) == 3 and one.lookups
 
 
@@ -549,7 +553,7 @@ def tuning(monkeypatch):
         results = {}
         journal = SimpleNamespace(results=results, add=lambda r: results.update({r.digest: r}))
         one = engine.WorkloadTuning(
-            items, journal, seconds, said.append, said.append, started=100.0, **more
+            items, journal, seconds, said.append, said.append, start_s=100.0, **more
         )
         return one, clock, said
 
@@ -802,7 +806,7 @@ def test_the_best_so_far_is_said_after_enough_configs_and_time(monkeypatch):
     monkeypatch.setattr(sweep_command, "time", SimpleNamespace(monotonic=lambda: clock.now))
     said = []
     one = SimpleNamespace(
-        printed=("", 100.0),
+        last_printed=("", 100.0),
         counts=Counter(),
         command=SimpleNamespace(
             console=SimpleNamespace(so_far=lambda r, n: said.append((r.key, n)))
@@ -897,11 +901,15 @@ def test_a_small_space_is_measured_whole(many, bits, expected):
     plan = SimpleNamespace(candidates=[0] * many, run=SimpleNamespace(same_bits_as=bits))
     backend = SimpleNamespace(device=SimpleNamespace(backend="triton"), predicts=False)
     found = problem.default_search(plan, backend)
-    assert found.strategy.value == expected and (found.until is not None) == (expected == "model")
+    assert found.strategy.value == expected and (found.stop_rule is not None) == (
+        expected == "model"
+    )
     most = problem.MOST[False]
     plan.candidates, plan.run.same_bits_as = [0] * (most + 1), "default"
     found = problem.default_search(plan, backend)
-    assert found.strategy.value == "model" and found.until is None and found.budget.configs == most
+    assert (
+        found.strategy.value == "model" and found.stop_rule is None and found.budget.configs == most
+    )
     plan.candidates = [0] * most
     assert problem.default_search(plan, backend).strategy.value == "exhaustive"
     backend.predicts = True
@@ -1223,7 +1231,7 @@ def test_sizes_are_calibrated_kernel_by_kernel_and_those_held_back_last(monkeypa
     monkeypatch.setattr(calibrate_command.catalog, "spec_of", lambda kernel: kernel)
     one._sizes = lambda spec, dtype, device: [{"N": n} for n in sizes[spec]]
     found = list(one._problems({"a": "bf16", "b": "fp16"}, None))
-    assert [(p.problem.kernel, p.problem.sizes["N"], p.held) for p in found] == [
+    assert [(p.problem.kernel, p.problem.sizes["N"], p.is_check) for p in found] == [
         ("a", 1, False), ("b", 4, False), ("a", 2, False), ("a", 3, True)]  # fmt: skip
 
 

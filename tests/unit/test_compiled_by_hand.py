@@ -155,7 +155,7 @@ def test_lines_in_inline_assembly_are_those_of_its_begin_in_the_same_file():
 
 def test_blocks_are_matched_by_their_opcodes():
     def pairs(left, right):
-        found = code_match._matched(
+        found = code_match._align(
             [tuple(b.split()) for b in left], [tuple(b.split()) for b in right]
         )
         return [(p.before, p.after, round(p.equal, 4)) for p in found]
@@ -189,7 +189,7 @@ def test_changes_are_groups_that_differ():
 def test_resources_of_both_kernels_are_all_stated():
     def code(n, peak):
         whole = SimpleNamespace(instructions=n + 5)
-        graph = SimpleNamespace(reached=set(range(n + 6)), all_loops=lambda: [None] * (n + 7))
+        graph = SimpleNamespace(reachable=set(range(n + 6)), all_loops=lambda: [None] * (n + 7))
         return SimpleNamespace(registers=n, stack_bytes=n + 1, spill_store_bytes=n + 2,
                                spill_load_bytes=n + 3, peak_live=peak, whole=whole,
                                graph=graph)  # fmt: skip
@@ -210,7 +210,7 @@ def test_loops_that_differ_are_matched_by_their_blocks():
     def code(loops, opcodes):
         blocks = [SimpleNamespace(number=n) for n in range(6)]
         return SimpleNamespace(arch="sm_90", loops=lambda: [(0, each, None) for each in loops],
-                               graph=SimpleNamespace(blocks=blocks, reached=set(range(6))),
+                               graph=SimpleNamespace(blocks=blocks, reachable=set(range(6))),
                                instructions=lambda one: [Instruction(o, "") for o in opcodes[
                                one.head]])  # fmt: skip
 

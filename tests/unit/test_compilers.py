@@ -176,8 +176,8 @@ def test_tuned_configs_come_before_defaults():
     ]
     chooser = ConfigChooser("bf16", Tuned({e.key: e for e in entries}))
     on = {c.device.name: c for c in chooser.kernel_configs("copy", devices_of(("h200", "a100")))}
-    assert on["h200"].job.tuned == "2026-11-01" and dict(on["h200"].job.case.config) == config
-    assert on["a100"].job.tuned == "" and dict(on["a100"].job.case.config) != config
+    assert on["h200"].job.tuning_date == "2026-11-01" and dict(on["h200"].job.case.config) == config
+    assert on["a100"].job.tuning_date == "" and dict(on["a100"].job.case.config) != config
 
 
 def test_a_kernel_of_another_dtype_names_it():

@@ -150,7 +150,7 @@ def test_ctrl_c_keeps_the_times_and_what_was_profiled(place, monkeypatch):
         ended.append(folder)
         if len(ended) == 1:
             return real(tool, machine, workload, folder, *rest, **more)
-        return ToolRun(workload, folder, ChildEnd(130, stopped=2), ())
+        return ToolRun(workload, folder, ChildEnd(130, stop_signal=2), ())
 
     real = config_profiles.run_tool
     monkeypatch.setattr(config_profiles, "run_tool", stopped)

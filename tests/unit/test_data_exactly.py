@@ -101,7 +101,7 @@ def test_a_launch_that_is_the_first_of_its_file_counts():
     launches = trace.activities.launches()
     assert list(launches) == [-1, -1, 0, -1]
     times = timeline.device_times(trace, "0")
-    assert (times.launched, times.left_out, times.copied_bytes) == (1, 1, 0)
+    assert (times.launches, times.left_out, times.copied_bytes) == (1, 1, 0)
     assert [trace.activities[i].name for i in times.order] == ["a", "copy"]
     whole = timeline.device_times(trace, "0", launched_only=False)
     assert [(gap.start, gap.end, gap.cause) for gap in whole.gaps] == [
@@ -167,7 +167,7 @@ def test_a_mean_gap_below_a_microsecond_or_the_clock_s_step_is_met(mean, step, m
 
 @pytest.mark.parametrize(("launched", "causes"), [(0, 1), (1, 2), (2, 2)])
 def test_idle_time_has_causes_where_one_launch_is_in_the_file(launched, causes):
-    times = kpis_of(launched=launched, idle=lambda: {"step": 5, "unknown": 7})
+    times = kpis_of(launches=launched, idle=lambda: {"step": 5, "unknown": 7})
     found = trace_kpis._idle_kpis(times)
     assert len(found) == causes and sum(k.value for k in found) == pytest.approx(12e-9)
 
@@ -640,7 +640,7 @@ def test_an_episode_has_the_levels_of_five_points_on_each_side():
     change = series._episode(series_of(points), used, step)
     assert (change.before, change.after, change.direction, change.commits) == (1, 2, "episode", 3)
     assert change.old == Ratio(1.3, 1.0, 1.6) and change.new == Ratio(3.1, 3.0, 3.3)
-    later = replace(step, at=7, end=9)
+    later = replace(step, index=7, end=9)
     assert series._episode(series_of(points), used, later).old.low == 1.1  # 2 to 6, and 9 to 10
     assert series._episode(series_of(points), used, later).old == Ratio(3.0, 1.1, 9.0)
 
@@ -849,11 +849,11 @@ def test_energies_of_the_same_rounds_have_a_ratio(left, right, has_ratio):
 
 def test_an_expectation_that_cannot_be_judged_leaves_those_behind_it(monkeypatch):
     falls = expected_change.Expectation("c", "c falls", lambda before, after: after < before)
-    beside = replace(falls, metric="a", text="a less b", beside="b")
+    beside = replace(falls, metric="a", text="a less b", bounding_metric="b")
     monkeypatch.setattr(
         expected_change, "EXPECTED",
-        {"x": (replace(falls, metric="none", text="none"), beside, replace(beside, beside="no"),
-               falls)},
+        {"x": (replace(falls, metric="none", text="none"), beside,
+               replace(beside, bounding_metric="no"), falls)},
     )  # fmt: skip
 
     def profile(a, b, c, unit="B"):
@@ -1132,7 +1132,7 @@ def test_an_import_counts_what_it_holds_and_what_it_cannot_read(history, tmp_pat
     monkeypatch.setattr(database, "_BATCH", 2)
     monkeypatch.setattr(database, "_MANY_BAD", 2)
     found = history.import_events(path)
-    assert (found.kept, found.unreadable, len(found.bad)) == (7, 3, 2)
+    assert (found.total, found.unreadable, len(found.bad)) == (7, 3, 2)
     assert len(history.outcomes(run.id)) == 5 and history.state(run.id) == "complete"
 
 
@@ -1378,7 +1378,7 @@ def test_steps_of_one_direction_over_a_ramp_are_a_drift():
 
     up = [step_at(18, 1.05, 1e-4), step_at(24, 1.05, 3e-4)]
     (drift,) = kept(12, *up)
-    assert (drift.kind, drift.at, drift.end, drift.p) == ("drift", 15, 27, 3e-4)
+    assert (drift.kind, drift.index, drift.end, drift.p) == ("drift", 15, 27, 3e-4)
     assert drift.ratio.middle == pytest.approx(math.exp(0.12))
     assert kept(4, *up) == up  # too short
 
@@ -1454,7 +1454,7 @@ def test_a_drift_must_gain_what_its_parameters_cost(monkeypatch, steps, gain, le
     monkeypatch.setattr(change_points, "SURE", 9.0 - math.log(20))
     series = np.array([0.0, 1.0] * 10)
     levels = [step_at(n, 1.1) for n in (6, 10, 14)[:steps]]
-    cuts = [step.at for step in levels]
+    cuts = [step.index for step in levels]
     whole = sum(float(((p - p.mean()) ** 2).sum()) for p in np.split(series, cuts))
     by = gain if steps == 1 else gain / 3.0 * math.log(20)
     monkeypatch.setattr(
@@ -1463,7 +1463,7 @@ def test_a_drift_must_gain_what_its_parameters_cost(monkeypatch, steps, gain, le
     found = change_points._join_drifts(series, levels)
     assert [step.kind for step in found] == (["drift"] if is_drift else ["step"] * steps)
     if is_drift:
-        assert (found[0].at, found[0].end) == (4, 3 + length)
+        assert (found[0].index, found[0].end) == (4, 3 + length)
 
 
 @pytest.mark.parametrize(
@@ -1812,7 +1812,7 @@ def test_points_are_in_the_order_of_commits_a_changed_tree_behind_its_own():
     order = series.CommitOrder({"c0": 0, "c1": 1})
     points = [point(1, 1.0), point(0, 1.0), point(0, 2.0), point(7, 1.0)]
     for at_s, one in enumerate(points):
-        one.at_s = float(at_s)
+        one.epoch_s = float(at_s)
     points[1].name.dirty = points[3].name.dirty = True
     assert [order.place(one) for one in points] == [
         (1, False, 0.0), (0, True, 1.0), (0, False, 2.0), (-1, False, 3.0)]  # fmt: skip

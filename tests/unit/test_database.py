@@ -198,7 +198,7 @@ def test_an_import_lets_other_writers_in_between_its_batches(tmp_path, url, monk
                 yield some
 
         monkeypatch.setattr(module, "_batches", batches)
-        assert history.import_events(path).kept == 12
+        assert history.import_events(path).total == 12
         assert sizes == [4, 4, 4] and history.state("r1") == "complete"
         keys = [o.key for o in history.outcomes("r1") if o.key.startswith("k")]
         assert keys == [f"k{n}" for n in range(10)]

@@ -183,7 +183,7 @@ def test_own_times_replace_those_that_are_shipped_kernel_by_kernel(tmp_path):
     of_two = [t for t in known.times if t.each][:1]
     paths = [tmp_path / f"{n}.gz" for n in (1, 2)]
     save(replace(known, times=(*some, *of_two)), paths[0])
-    mine = replace(some[0], median_s=1.5e-6, held=True, resources=replace(
+    mine = replace(some[0], median_s=1.5e-6, is_check=True, resources=replace(
         some[0].resources, matrix_unit=None, copy_engine=True))  # fmt: skip
     save(replace(known, times=(mine,)), paths[1])
     theirs, ours = map(load, paths)
@@ -246,7 +246,7 @@ def test_the_newest_run_of_ceilings_comes_first():
     known = ceiling_set("h200", runs)
     values = {c.name: (c.value, c.run) for c in known.ceilings if c.is_measured}
     assert values == {"cache_measured": (2e12, "2"), "dram_measured": (1e12, "1")}
-    assert known.failed == (("l1_measured", "too wide"),) and known.cache_bytes == 60 << 20
+    assert known.failures == (("l1_measured", "too wide"),) and known.cache_bytes == 60 << 20
     assert {c.name for c in known.ceilings if c.origin == "datasheet"} >= {"dram", "compute_bf16"}
 
 
@@ -588,7 +588,7 @@ def test_each_launch_of_a_measured_call_moves():
 def test_an_impossible_line_of_a_calibration_is_damage(tmp_path, damage):
     time = calibration_of("h100").times[0]
     path = tmp_path / "x.csv.gz"
-    about = calibration_of("h100").about
+    about = calibration_of("h100").metadata
     save(Calibration(about, (replace(time, **damage),)), path)
     with pytest.raises(CalibrationError, match=r"is damaged .the line"):
         load(path)

@@ -23,7 +23,7 @@ from workbench.commands.diagnose_code import ADVICE
 from workbench.commands.diagnose_trace import run_report, trace_report
 from workbench.commands.diagnosed import NAMED, NotEvaluable, missing_lines
 from workbench.commands.result import RunResult
-from workbench.commands.traces import of_kernel
+from workbench.commands.traces import kernel_run
 from workbench.compile.facts import code_facts, next_step, product_of
 from workbench.data.code_facts import FACTS, CodeFacts
 from workbench.data.record import Predicted, Record
@@ -163,7 +163,7 @@ def profiled(time_s=200e-6):
     """The golden counters as a run of `profile` with a plain time of the kernel `mm`."""
     run, outcomes = softmax()
     record = replace(outcomes[0], timing=replace(outcomes[0].timing, median_s=time_s))
-    kept = of_kernel(raw_summary(), replace(run, engine="profile"), [record], "mm")
+    kept = kernel_run(raw_summary(), replace(run, engine="profile"), [record], "mm")
     return record, RunResult(kept.run, (record,), (), kept.findings, kept.profiles)
 
 

@@ -88,7 +88,7 @@ def test_a_sweep_without_any_time_has_an_answer():
     ]
     run = replace(PREDICTED, impls={})
     result = select(run, [replace(o, case=replace(o.case, sizes=run.sizes)) for o in every])
-    assert result.winner is None and len(result.front) == 2 and result.emulated == 3
+    assert result.winner is None and len(result.front) == 2 and result.emulated_configs == 3
     assert sentence(result) == (
         "Begin with tile 32: 3.2 kB in sectors, no predicted time (the bf16 peak is unknown); 2 "
         "of 3 configs are on the Pareto front of the counts: this one, tile 16; tile 16 dominates "

@@ -182,7 +182,7 @@ def test_an_edge_is_placed_at_the_update(step_s):
     assert meter.find_step() == pytest.approx(step_s, rel=0.1)
     for _ in range(3):
         edge = meter.edge()
-        assert abs(edge.at_s / step_s - round(edge.at_s / step_s)) * step_s <= edge.gap_s
+        assert abs(edge.clock_s / step_s - round(edge.clock_s / step_s)) * step_s <= edge.gap_s
         assert edge.gap_s <= max(0.2 * step_s, 1e-3)
 
 

@@ -86,7 +86,7 @@ def test_sizes_that_the_config_takes_are_two_hidden_ones_at_most():
     one, fakes = evaluation()
     checked = one.check(none, FACTS)
     assert {r.reason for r in checked.results} == {"the config takes none of the sizes to check"}
-    assert fakes.asked == [] and checked.hidden == ()
+    assert fakes.asked == [] and checked.hidden_sizes == ()
 
 
 def test_facts_come_from_the_process_of_the_reference():
@@ -118,13 +118,13 @@ def test_a_submission_is_described_at_all_sizes_and_must_take_those_to_time():
 def test_calls_are_checked_with_the_functions_of_their_sizes():
     def result(error, wrong=""):
         checked = SimpleNamespace(wrong=wrong, rule=None, bits="a", error=error)
-        return SimpleNamespace(checked=checked, operators=(), launches=("f",))
+        return SimpleNamespace(check=checked, operators=(), launches=("f",))
 
     names = [("f",)] * 4
     results = [result(0.5), result(0.75), result(9.0, "off"), *[result(0.25)] * 11]
     one, fakes = evaluation(names, results)
     checked = one.check(submitted(), FACTS)
-    assert checked.error == 0.75 and checked.hidden == [{"N": 5}, {"N": 6}]
+    assert checked.error == 0.75 and checked.hidden_sizes == [{"N": 5}, {"N": 6}]
     assert fakes.asked[0][-1] == {"timeout_s": evaluator.COMPILE_TIMEOUT_S * 4}
     request, kernel, _, limit_s, _ = fakes.asked[1]
     assert (request.kernel, kernel, limit_s) == ("softmax", "mine.py", 33.0)
@@ -134,7 +134,7 @@ def test_calls_are_checked_with_the_functions_of_their_sizes():
     for answers in ((Refusal("compile", "bad"),), (names, Refusal("check", "bad", cause="died"))):
         lost, _ = evaluation(*answers)
         checked = lost.check(submitted(), FACTS)
-        assert checked.hidden == [{"N": 5}, {"N": 6}] and len(checked.results) == 1
+        assert checked.hidden_sizes == [{"N": 5}, {"N": 6}] and len(checked.results) == 1
 
 
 def test_all_processes_end():
@@ -150,11 +150,13 @@ def test_all_processes_end():
 def test_facts_of_a_spec_are_of_the_sizes_that_are_timed():
     spec = spec_of("softmax")
     facts = problem.spec_facts("softmax", "bf16", None, 3)
-    assert facts.timed == dict(spec.bench[0]) and facts.bytes == spec.bytes(spec.bench[0], "bf16")
+    assert facts.timed_sizes == dict(spec.bench[0]) and facts.bytes == spec.bytes(
+        spec.bench[0], "bf16"
+    )
     own = dict(spec.check[0])
     facts = problem.spec_facts("softmax", "bf16", own, 3)
-    assert facts.timed == own and facts.flops == spec.flops(**own)
-    assert [dict(s) for s in facts.named] == [dict(s) for s in spec.check]
+    assert facts.timed_sizes == own and facts.flops == spec.flops(**own)
+    assert [dict(s) for s in facts.named_sizes] == [dict(s) for s in spec.check]
     known = problem.KnownCosts.make(facts)
     assert known.bytes({}, "any") == facts.bytes and known.flops(**own) == facts.flops
     with pytest.raises(problem.SpecError, match="dtype"):
@@ -170,7 +172,7 @@ def test_a_config_is_described_at_each_size():
     one = submission.describe(wanted, H100.limits, sizes)
     first = next(i for i in spec.impls if i.backend == "triton")
     assert (one.kernel, one.impl, one.config["num_warps"]) == ("softmax", first.name, 8)
-    assert one.rejected == (None, None) and one.works is not None
+    assert one.rejections == (None, None) and one.works is not None
     torch = [i.name for i in spec.impls if i.backend == "torch"]
     assert list(one.libraries) == torch
     last = [i for i in spec.impls if i.backend == "triton"][-1]
@@ -305,7 +307,7 @@ def test_the_halving_orders_by_its_own_times_and_drops_what_failed(monkeypatch):
     one._backend = SimpleNamespace(rules=SimpleNamespace(halve=3, finalists=2), halve=halve)
     monkeypatch.setattr(finals, "seconds_of", lambda timed: timed.timing)
     step, failed = one._halving()
-    assert (step.name, step.of) == ("halving", 3) and failed == ("b", "failed", own)
+    assert (step.name, step.total) == ("halving", 3) and failed == ("b", "failed", own)
     assert asked[0][1:] == ([1.0, 2.0, 3.0], 2) and one._ranking == ["c", "a"]
     assert one._times == {"a": 4.0, "c": 2.0, "d": 4.0}
     assert [c.key for c in one._finalists()] == ["c", "a"]
@@ -330,7 +332,7 @@ def test_a_finalist_that_the_sanitizer_refuses_is_a_failure(monkeypatch):
     one = final_of(monkeypatch, {"a": 1.0, "b": 2.0})
     one._backend = SimpleNamespace(sanitize=lambda some: [None, "a race"])
     steps = one._refuse_racy([candidate("a"), candidate("b")])
-    assert (first := next(steps)).name == "sanitize" and first.of == 2
+    assert (first := next(steps)).name == "sanitize" and first.total == 2
     assert next(steps) == ("b", "failed", "a race")
     with pytest.raises(StopIteration) as end:
         next(steps)
@@ -351,7 +353,7 @@ def test_slow_libraries_are_timed_beside_the_winner(monkeypatch, won, slow, some
     found = list(one._libraries([]))
     assert bool(found) is bool(asked) is some
     if some:
-        assert (found[0].name, found[0].of) == ("libraries", 1)
+        assert (found[0].name, found[0].total) == ("libraries", 1)
         assert found[1] == ("slow", TIMED[0], "final", {"winner_s": 2.0})
         assert asked == [(one._by_key["a"], [libraries[1]], 3.0)]
 
@@ -400,7 +402,7 @@ def options(**more):
 def evaluated(word="correct"):
     state = "kept" if word == "correct" else "broken"
     rules = [RuleResult(n, state, "", "evidence") for n in ("values", "sizes")]
-    known = {"digests": {"plan": "a"}, "spec": "softmax", "seed": 9, "predicted": True}
+    known = {"digests": {"plan": "a"}, "spec": "softmax", "seed": 9, "is_predicted": True}
     wanted = Wanted("mine.py", None, {}, "bf16")
     return command.Evaluation(wanted, H100, facts=FACTS, verdict=verdict_of(rules, 0.5, True),
                               submission=submitted(), **known)  # fmt: skip
@@ -416,8 +418,8 @@ def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
     compiled = SimpleNamespace(binary="b", resources=None)
     planned = PlanEvaluation(rules, "", 0.5, ({"N": 5}, {"N": 6}), compiled, "/t/plan.py",
                              submitted(), "digest")  # fmt: skip
-    known = {"wanted": Wanted("mine.py", None, {}, "bf16"), "facts": FACTS, "device": H100,
-             "predicted": False, "digests": {}}  # fmt: skip
+    known = {"request": Wanted("mine.py", None, {}, "bf16"), "facts": FACTS, "device": H100,
+             "is_predicted": False, "digests": {}}  # fmt: skip
     result = command._decide(
         options(require=("sanitizer",)), None, submitted(), planned, object(), known
     )
@@ -473,7 +475,7 @@ def test_a_verdict_is_given_again_at_once_for_the_same_contents_request_and_gpu(
     def judge(options, opened):
         digests = files_digests({}, sources_of(str(kernel)))
         judged.append(options.sizes)
-        return replace(evaluated("rejected"), digests=digests, predicted=False)
+        return replace(evaluated("rejected"), digests=digests, is_predicted=False)
 
     def code_of(**more):
         asked = {"kernel": str(kernel), "spec": "softmax", "json": path, "reuse": path, **more}
@@ -529,12 +531,12 @@ def replayed(monkeypatch, *compiled):
 def test_a_compile_that_is_late_is_tried_again_and_is_no_fault_of_the_kernel(monkeypatch):
     late = TimeoutError("took longer than 60 s")
     result, limits = replayed(monkeypatch, late, late)
-    assert limits == [60.0, 240.0] and result.compiled is None
+    assert limits == [60.0, 240.0] and result.compilation is None
     verdict = verdict_of(result.results, 0.5, True)
     assert verdict.word == "undecided" and verdict.state("process") == "kept"
     reason = next(r.reason for r in verdict.rules if r.rule == "sizes")
     assert reason == "its machine code was not there after 240 s; try again without load"
     result, limits = replayed(monkeypatch, late, "compiled")
-    assert result.compiled == "compiled" and len(limits) == 2
+    assert result.compilation == "compiled" and len(limits) == 2
     result, limits = replayed(monkeypatch, ChildProcessError("its process died"))
     assert verdict_of(result.results, 0.5, True).broken_rule.rule == "process" and len(limits) == 1

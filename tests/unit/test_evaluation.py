@@ -71,7 +71,7 @@ def test_other_values_are_no_tensor_and_no_crash(dtype, shape, strides, data):
 
 SPEC = catalog.spec_of("copy")
 PROBLEM = PreparedProblem.make(SPEC, SPEC.check[0], "fp32", "cpu", 3)
-RIGHT = Returned(tuple(pack_tensor(x.float()) for x in PROBLEM.expected), launches=("_copy",))
+RIGHT = Returned(tuple(pack_tensor(x.float()) for x in PROBLEM.targets), launches=("_copy",))
 
 
 def test_right_bytes_are_right_and_all_else_breaks_its_rule():
@@ -82,7 +82,7 @@ def test_right_bytes_are_right_and_all_else_breaks_its_rule():
         "values": replace(RIGHT, outputs=(zeros,)),
         "form": replace(RIGHT, outputs=(replace(y, data=y.data[:-1]),)),
         "launches": replace(RIGHT, launches=()),
-        "memory": replace(RIGHT, borrowed=Fault("memory", "it is an input")),
+        "memory": replace(RIGHT, borrowing_fault=Fault("memory", "it is an input")),
         "guards": Returned((), Fault("guards", "it wrote behind")),
     }
     for rule, result in cases.items():
@@ -150,13 +150,13 @@ def test_one_bad_call_anywhere_breaks_its_rule(at):
         return [replace(r, **to) if i == at else r for i, r in enumerate(GOOD)]
 
     named = CALLS[at].sizes in NAMED
-    wrong = changed(checked=Checked(inf, "y is wrong", "values"))
+    wrong = changed(check=Checked(inf, "y is wrong", "values"))
     assert ("values" if named else "sizes") in broken(wrong)
     assert ("sizes" in broken(wrong)) is not named
     assert broken(changed(operators=("add",))) == {"operators"}
     assert broken(changed(launches=("_g",))) == {"launches"}
     assert broken(changed(launches=())) == {"launches"}
-    varied = changed(checked=Checked(0.5, bits="other"))
+    varied = changed(check=Checked(0.5, bits="other"))
     assert ("repeat" in broken(varied)) == (CALLS.count(CALLS[at]) > 1)
 
 
@@ -197,11 +197,11 @@ def test_several_sizes_have_the_largest_error_and_one_hash(errors, seed):
     result = join(request, results)
     assert result.error == max(errors) and len(result.bits) == 16
     at = random.Random(seed).randrange(len(errors))
-    other = [replace(r, checked=replace(r.checked, bits="f" * 16)) if i == at else r
+    other = [replace(r, check=replace(r.check, bits="f" * 16)) if i == at else r
              for i, r in enumerate(results)]  # fmt: skip
     assume(other != results)
     assert join(request, other).bits != result.bits
-    bad = [replace(r, checked=Checked(2.0, "y is wrong", "values")) if i == at else r
+    bad = [replace(r, check=Checked(2.0, "y is wrong", "values")) if i == at else r
            for i, r in enumerate(results)]  # fmt: skip
     refusal = join(request, bad)
     assert isinstance(refusal, Refusal) and refusal.rule == "values"

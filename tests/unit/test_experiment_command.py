@@ -286,7 +286,7 @@ def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
     wanted = Context(str(path), sizes, "bf16", null.device, False, {})
     both = [Variant(impl, str(path), impl, sizes, "bf16") for impl in ("blocks", "torch")]
     result = experiment_command.prepare(wanted, both, synthetic.softmax()[0], null, Tuned())
-    assert {name: cause.reason for name, cause in result.refused.items()} == {
+    assert {name: cause.reason for name, cause in result.refusals.items()} == {
         "blocks": "`refuse` of toy.blocks failed (ZeroDivisionError: division by zero)"
     }
 

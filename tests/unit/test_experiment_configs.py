@@ -223,10 +223,12 @@ def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole
     counts = Counts(vector=outside + inside), Counts(vector=inside)
     code = Code("sm_90", 1 if inside else 0, *counts)
     variant = replace(INTENSITY[0], sizes={"N": 1 << 25, "F": F}, config={"block_n": 1024})
-    result = replace(timed(variant, 1e-4), compiled=Compiled(resources, "k", (1,), 1, code=(code,)))
+    result = replace(
+        timed(variant, 1e-4), compilation=Compiled(resources, "k", (1,), 1, code=(code,))
+    )
     assert intensity.complete(result) is whole
     assert bool(intensity._missing_work([result])) is not whole
-    assert intensity.complete(replace(result, compiled=None)) is None
+    assert intensity.complete(replace(result, compilation=None)) is None
 
 
 @pytest.mark.parametrize(

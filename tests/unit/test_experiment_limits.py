@@ -60,8 +60,8 @@ def test_arithmetic_takes_the_widest_interval():
     assert a / b == Span(2.0, 2.0 / 3.0, 6.0) and a.times(0.5) == Span(2.0, 1.0, 3.0)
     assert a.less(Span(5.0, 1.0, 7.0)) == Span(0.0, 0.0, 5.0)
     assert a.clamp(3.0, 5.0) == Span(4.0, 3.0, 5.0)
-    assert a.down_to(b) == Span(4.0, 1.0, 6.0) and b.down_to(a) == b
-    assert a.up_to(b) == a and b.up_to(a) == Span(2.0, 1.0, 6.0)
+    assert a.extend_down(b) == Span(4.0, 1.0, 6.0) and b.extend_down(a) == b
+    assert a.extend_up(b) == a and b.extend_up(a) == Span(2.0, 1.0, 6.0)
     assert (quotient(0.0, 0.0), quotient(1.0, 0.0), quotient(1.0, 2.0)) == (0.0, math.inf, 0.5)
 
 
@@ -230,7 +230,7 @@ def resources(**more):
 def test_parts_that_spill_or_share_a_core_otherwise_are_named():
     def results(traffic, arithmetic, whole):
         every = {"traffic": traffic, "arithmetic": arithmetic, "whole": whole}
-        return {name: SimpleNamespace(compiled=each) for name, each in every.items()}
+        return {name: SimpleNamespace(compilation=each) for name, each in every.items()}
 
     some = results(resources(spill_bytes=4), resources(spill_bytes=3), resources(spill_bytes=3))
     assert _spilling_parts(some) == [
@@ -252,7 +252,7 @@ def test_a_grid_of_other_programs_is_left_out():
         every = {name: took(variant(name), 1e-5 * n) for n, name in
                  enumerate(("traffic", "arithmetic", "launch"), 1)}  # fmt: skip
         whole = took(variant("whole"), 9e-5)
-        every["whole"] = replace(whole, compiled=resources(programs=programs))
+        every["whole"] = replace(whole, compilation=resources(programs=programs))
         grid = took(variant("grid"), 4e-5)
         every["grid"] = replace(grid, variant=replace(grid.variant, sizes={"P": 8}))
         return every
@@ -530,7 +530,7 @@ STATED = SimpleNamespace(value=4.0, kind="datasheet")
     ],
 )
 def test_a_ceiling_is_doubted_beyond_its_limits(counted, value, state, library, known, words):
-    s = sought(counted, above=("other",), stated=STATED)
+    s = sought(counted, lower_limits=("other",), statement=STATED)
     one = {"value": value, "state": state}
     if library:
         one["library"] = {"value": library, "name": "lib"}
@@ -575,7 +575,7 @@ def test_a_ceiling_without_a_time_has_the_reasons_of_its_variants():
 
 def loop(loads=0, vector=0, matrix=0, readable=True):
     inner = SimpleNamespace(global_loads=loads, vector=vector, matrix=matrix)
-    return SimpleNamespace(in_loops=inner, readable=readable)
+    return SimpleNamespace(loop_counts=inner, readable=readable)
 
 
 @pytest.mark.parametrize(
@@ -595,10 +595,10 @@ def loop(loads=0, vector=0, matrix=0, readable=True):
     ],
 )
 def test_machine_code_may_contradict_a_ceiling(level, dtype, loops, words):
-    best = SimpleNamespace(compiled=SimpleNamespace(code=loops))
+    best = SimpleNamespace(compilation=SimpleNamespace(code=loops))
     said = ceilings.code_fault(sought(level=level, dtype=dtype), best)
     assert said is None if words is None else words in said
-    assert ceilings.code_fault(sought(level=level), SimpleNamespace(compiled=None)) is None
+    assert ceilings.code_fault(sought(level=level), SimpleNamespace(compilation=None)) is None
 
 
 # More of curves, knobs and layers
@@ -608,7 +608,7 @@ def test_occupancy_and_spills_are_those_that_are_known():
     def made(occupancy, spills=0, compiled=True):
         resources = SimpleNamespace(occupancy=occupancy, spill_bytes=spills, limiter="registers")
         held = SimpleNamespace(resources=resources if occupancy else None)
-        return SimpleNamespace(compiled=held if compiled else None)
+        return SimpleNamespace(compilation=held if compiled else None)
 
     best = {1: made(0.5, 8), 2: made(None), 3: made(0.5, compiled=False), 4: made(0.25)}
     rows = knobs._resources(Ranking(best), VARIED)

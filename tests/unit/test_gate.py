@@ -153,7 +153,7 @@ class Played:
         if isinstance(wrong, Refusal):
             future.set_result(wrong)
         else:
-            one = SimpleNamespace(checked=SimpleNamespace(wrong=wrong))
+            one = SimpleNamespace(check=SimpleNamespace(wrong=wrong))
             future.set_result([one] * len(request.calls))
             assert [call.hard for call in request.calls[-2:]] == [False, True]
         return future

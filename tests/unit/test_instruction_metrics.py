@@ -14,7 +14,7 @@ from synthetic import softmax
 
 from workbench.cli import main
 from workbench.code.listing import read_sass
-from workbench.commands.traces import of_kernel
+from workbench.commands.traces import kernel_run
 from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.traces.instruction_metrics import instruction_metrics, sampled_stalls
 from workbench.traces.metric import STALLS
@@ -365,7 +365,7 @@ def first_launch():
 def test_declared_work_counts_for_a_call_of_one_launch(calls, known):
     run, outcomes = softmax()
     records = [replace(outcomes[0], bytes_read=outcomes[0].bytes // 2)]
-    kept = of_kernel(first_launch(), replace(run, engine="profile"), records, "mm", calls)
+    kept = kernel_run(first_launch(), replace(run, engine="profile"), records, "mm", calls)
     (profile,) = kept.profiles
     values = {e.name: e for e in profile.metrics}
     assert ("least_bytes" in values) == known == ("model" in {f.rule for f in kept.findings})

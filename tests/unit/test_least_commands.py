@@ -145,7 +145,7 @@ def test_the_instructions_of_a_function_are_those_that_its_call_leads_to():
     opcodes = ("CALL.REL", "IADD", "CALL", "EXIT", "FADD", "CALL", "RET", "FMUL", "RET")
     after = {0: (1, 4), 1: (2,), 2: (3, 7), 3: (), 4: (5,), 5: (6, 7), 6: (), 7: (8,), 8: ()}
     listing = SimpleNamespace(
-        instructions=[SimpleNamespace(opcode=o) for o in opcodes], after=after
+        instructions=[SimpleNamespace(opcode=o) for o in opcodes], successors=after
     )
     hot = HotCode(SimpleNamespace(listing=listing))
     assert hot.callees([0]) == {4: 0, 5: 0, 6: 0, 7: 0, 8: 0}

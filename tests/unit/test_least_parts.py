@@ -62,7 +62,7 @@ class Growing:
 
 def test_a_call_that_never_settles_has_the_time_of_its_last_window():
     result = warm_up(Growing(), RULES)
-    assert not result.settled and result.windows == RULES.warm_most
+    assert not result.has_settled and result.windows == RULES.warm_most
     assert result.call_s == pytest.approx(1e-3 * 2 ** (RULES.warm_most - 1))
 
 

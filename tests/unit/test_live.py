@@ -20,7 +20,7 @@ from workbench.measurement.worker import PairTime, Spent
 H200 = device_named("h200")
 TIMING = Measured(1e-5, 1e-5, 1e-5, (1e-5,), "cold", "events", "p2")
 RIGHT = Timed(TIMING, 0.5, "gpu")
-POISONED = Refusal("launch", "illegal access", poisoned=True)
+POISONED = Refusal("launch", "illegal access", is_poisoned=True)
 CEILINGS = {"dram": 4e12, "launch": 2e-6, "resolution": 3e-8}
 
 

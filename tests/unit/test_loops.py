@@ -120,7 +120,7 @@ def test_every_instruction_is_counted_where_it_runs(program):
     code = code_of_sass(written.text(), "sm_90")
     assert code.readable and code.loops == written.loops
     assert as_counter(code.whole) == without_none(written.whole)
-    assert as_counter(code.in_loops) == without_none(written.inside)
+    assert as_counter(code.loop_counts) == without_none(written.inside)
     assert not [words for words in code.unknown if "jumps" in words]
 
 
@@ -133,8 +133,8 @@ def test_loads_ahead_of_the_loop_are_none_of_it():
         lines(SASS["async"], SASS["async"], ".L_x_1:", SASS["matrix"], SASS["async"],
               "@P0 BRA `(.L_x_1)", SASS["store"], "EXIT"), "sm_90"
     )  # fmt: skip
-    assert code.whole.loads == {"async 128": 3} and code.in_loops.loads == {"async 128": 1}
-    assert (code.loops, code.in_loops.matrix, code.in_loops.stores) == (1, 1, 0)
+    assert code.whole.loads == {"async 128": 3} and code.loop_counts.loads == {"async 128": 1}
+    assert (code.loops, code.loop_counts.matrix, code.loop_counts.stores) == (1, 1, 0)
 
 
 def test_a_loop_that_only_waits_is_none():
@@ -144,7 +144,7 @@ def test_a_loop_that_only_waits_is_none():
 
 def test_no_loop_is_said_to_be_unknown():
     code = code_of_sass(lines(*[SASS["load"]] * 64, "EXIT"), "sm_90")
-    assert code.loops == 0 and code.in_loops.global_loads == 0 and code.whole.global_loads == 64
+    assert code.loops == 0 and code.loop_counts.global_loads == 0 and code.whole.global_loads == 64
     assert any("no loop" in text for text in code.unknown)
 
 
@@ -160,7 +160,7 @@ def test_the_targets_of_a_jump_by_table_are_read():
     code = code_of_sass(
         lines(".L_x_1:", SASS["load"], table, ".L_x_2:", SASS["store"], "EXIT"), "sm_100"
     )
-    assert code.loops == 1 and code.in_loops.loads == {"128": 1} and code.in_loops.stores == 0
+    assert code.loops == 1 and code.loop_counts.loads == {"128": 1} and code.loop_counts.stores == 0
     assert not [text for text in code.unknown if "jumps" in text]
 
 
@@ -169,7 +169,7 @@ def test_a_called_function_is_no_loop():
         lines(".L_x_1:", SASS["load"], "CALL.REL.NOINC `($__internal_0_$div)", "@P0 BRA `(.L_x_1)",
               "EXIT", "$__internal_0_$div:", SASS["vector"], "RET.REL.NODEC R2 `(kernel)"), "sm_90"
     )  # fmt: skip
-    assert code.loops == 1 and code.in_loops.loads == {"128": 1} and code.whole.vector == 1
+    assert code.loops == 1 and code.loop_counts.loads == {"128": 1} and code.whole.vector == 1
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_arithmetic_of_nvidia(op, matrix, vector):
 
 def test_bytes_of_a_thread():
     code = code_of_sass(lines(SASS["load"], SASS["async"], "LDG.E.U16 R2, [R2]", "EXIT"), "sm_90")
-    assert code.whole.load_bytes == 34 and code.in_loops.load_bytes == 0
+    assert code.whole.load_bytes == 34 and code.loop_counts.load_bytes == 0
     assert code_of_sass(lines(SASS["tile"], "EXIT"), "sm_90").whole.load_bytes is None
 
 
@@ -235,7 +235,7 @@ def test_assembly_of_amd_as_it_was_compiled(name, loops, whole, inside):
     text = golden(name)
     code = code_of_amdgcn(text, name.split(".")[1])
     assert code.readable and code.loops == loops == text.count("Inner Loop Header")
-    for result, expected in ((code.whole, whole), (code.in_loops, inside)):
+    for result, expected in ((code.whole, whole), (code.loop_counts, inside)):
         assert (result.loads, result.shared_loads, result.matrix) == expected
     assert whole[2] == text.count("\tv_mfma") + text.count("\tv_wmma")
 
@@ -254,7 +254,7 @@ def test_two_instructions_in_a_line_of_amd_are_two():
         s_code_end
 """
     code = code_of_amdgcn(text, "gfx1100")
-    inside = code.in_loops
+    inside = code.loop_counts
     assert (inside.vector, inside.special, inside.shared_loads) == (2, 1, 1)
     assert inside.loads == {"128": 1} and inside.stores == 0 and code.whole.stores == 1
     assert any("scalar loads" in words for words in code.unknown)
@@ -264,4 +264,4 @@ def test_two_instructions_in_a_line_of_amd_are_two():
 def test_what_cannot_be_read_says_so(asm):
     code = code_of(asm, "sm_90")
     assert not code.readable and len(code.unknown) == 1
-    assert code.whole.global_loads == code.in_loops.global_loads == 0
+    assert code.whole.global_loads == code.loop_counts.global_loads == 0

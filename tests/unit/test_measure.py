@@ -57,7 +57,7 @@ def test_a_gpu_that_answers_no_more_poisons_its_process(monkeypatch, answers):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.synchronize", synchronize)
     result = _error_refusal(ValueError("Triton Error [CUDA]: what it is called"), "launch")
-    assert result.poisoned is not answers
+    assert result.is_poisoned is not answers
     assert result.stage == "launch" and "what it is called" in result.reason
 
 
@@ -145,7 +145,7 @@ def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     assert min(f.timing.rounds for f in result) >= Protocol().rounds
     assert {f.timing.state for f in result} == {"sustained"}
     taken = sum(sum(f.timing.samples_s) for f in result)
-    assert spent.timed == pytest.approx(taken) and spent.total > 0
+    assert spent.timing_s == pytest.approx(taken) and spent.total > 0
 
 
 def test_what_is_far_from_the_best_takes_few_rounds_and_the_default_takes_all(wandering):

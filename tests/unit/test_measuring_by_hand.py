@@ -740,17 +740,17 @@ def test_a_first_pass_gives_up_what_is_three_times_as_slow(task, first_s, best_s
     state = task(asked)
     result, spent = worker.first_pass(ONE, best_s, "kernel")
     assert isinstance(result, Timed)
-    assert (result.error, result.bits, result.seed, result.checked) == (0.5, "b", 8, "gpu")
+    assert (result.error, result.bits, result.seed, result.check) == (0.5, "b", 8, "gpu")
     assert asked.log[-2:] == [("timed", first_s, 2e-4), ("window", *window)]
     assert state.launches == {"key": ["kernel [1]"]}
-    assert spent.timed == pytest.approx(4 * 4e-5) and 0 < spent.check <= spent.total
+    assert spent.timing_s == pytest.approx(4 * 4e-5) and 0 < spent.check <= spent.total
 
 
 def test_an_impossible_time_is_taken_again_once(task):
     asked = Asked(impossible=1)
     task(asked)
     result, spent = worker.first_pass(ONE, None)
-    assert isinstance(result, Timed) and spent.timed == pytest.approx(2 * 4 * 4e-5)
+    assert isinstance(result, Timed) and spent.timing_s == pytest.approx(2 * 4 * 4e-5)
     task(Asked(impossible=2))
     result, _ = worker.first_pass(ONE, None)
     assert result == Refusal("measure", "too fast", rule="floor")
@@ -805,7 +805,7 @@ def test_a_candidate_that_is_wrong_has_no_time_in_any_task(task, monkeypatch):
     assert worker.open_alone(ONE) == wrong and not asked.log
     monkeypatch.setattr(worker, "_snapshot", SimpleNamespace(replaced_function=lambda: "torch.sum"))
     poisoned = worker.first_pass(ONE, None)[0]
-    assert (poisoned.poisoned, poisoned.rule) == (True, "functions")
+    assert (poisoned.is_poisoned, poisoned.rule) == (True, "functions")
     assert "the kernel's code replaced torch.sum" in poisoned.reason
     monkeypatch.setattr(worker, "_snapshot", SimpleNamespace(replaced_function=lambda: None))
     assert worker.first_pass(ONE, None)[0] == wrong
@@ -985,7 +985,7 @@ def test_a_comparison_names_the_side_that_cannot_be_timed(task, monkeypatch):
 def test_the_open_candidate_has_an_estimate_of_its_own(task, monkeypatch):
     state = task(asked := Asked(first_s=3e-5))
     assert worker.open_alone(ONE) is None and asked.log[-1] == ("timed", 3e-5, None)
-    assert state.alone.checked.error == 0.5
+    assert state.alone.check.error == 0.5
     refused = Refusal("measure", "no")
     monkeypatch.setattr(worker, "_entrants", lambda *given: ({}, {0: refused}))
     assert worker.open_alone(ONE) is refused
@@ -1034,7 +1034,7 @@ def test_tasks_behind_one_that_poisons_the_gpu_have_no_time(task, monkeypatch):
     """The second of four ends everything; the results of the first stay."""
     parts = [SimpleNamespace(job=n, candidate=n, boost=False, regime="cold") for n in range(4)]
     tasks = worker._Interleaved(parts, {})
-    poison = Refusal("launch", "lost", poisoned=True)
+    poison = Refusal("launch", "lost", is_poisoned=True)
     plain = Refusal("check", "wrong")
     tasks.counts = {0: (1, 10), 3: (4, 40)}
     closed = []
@@ -1048,7 +1048,7 @@ def test_tasks_behind_one_that_poisons_the_gpu_have_no_time(task, monkeypatch):
     assert [r.result for r in results] == [plain, poison, poison, poison] and closed == [0, 1]
     assert [(r.kernels, r.peak_bytes) for r in results] == [(1, 10), (None, None), (None, None),
                                                            (4, 40)]  # fmt: skip
-    tasks.failed = {1: plain}
+    tasks.refusals = {1: plain}
     assert [r.result for r in tasks.refuse_tasks(poison)] == [poison, plain, poison, poison]
 
 
@@ -1057,7 +1057,7 @@ def test_tasks_are_opened_in_order_until_one_poisons_the_gpu(task, monkeypatch):
     parts = [SimpleNamespace(job=state.job, candidate=n, boost=n == 0, regime="cold")
              for n in range(5)]  # fmt: skip
     outcomes = [Checked(0.1), Refusal("check", "wrong"), ValueError("odd"),
-                Refusal("launch", "lost", poisoned=True), Checked(0.2)]  # fmt: skip
+                Refusal("launch", "lost", is_poisoned=True), Checked(0.2)]  # fmt: skip
 
     def checked(candidate, seed=0):
         if isinstance(outcomes[candidate], Exception):
@@ -1069,8 +1069,8 @@ def test_tasks_are_opened_in_order_until_one_poisons_the_gpu(task, monkeypatch):
     key = (state.job.kernel, *state.job.sizes.items(), state.job.dtype)
     tasks = worker._Interleaved(parts, {key: state})
     assert tasks.open() is outcomes[3] and tasks.entrants == {0: "entrant 0"}
-    assert tasks.counts == {0: (2, 3)} and list(tasks.failed) == [1, 2, 3]
-    assert tasks.failed[2] == Refusal("measure", "ValueError: odd")
+    assert tasks.counts == {0: (2, 3)} and list(tasks.refusals) == [1, 2, 3]
+    assert tasks.refusals[2] == Refusal("measure", "ValueError: odd")
     seen = []
     monkeypatch.setattr(worker, "_rest_windows", lambda entrants: seen.append(entrants) or "rested")
     monkeypatch.setattr(worker, "_play_rounds", lambda *given: seen.append(given) or ("rounds", {}))
@@ -1107,7 +1107,7 @@ def test_processes_that_come_while_entrants_play_are_counted(task, monkeypatch):
     windows, also = worker._play_rounds(few)
     assert list(windows) == [0, 1] and settled == ["b"]
     assert also == {"read": ["reading"] * 3, "others_on_gpu": 2}
-    assert state.spent.timed == pytest.approx(6 * 6e-3)
+    assert state.durations.timing_s == pytest.approx(6 * 6e-3)
     assert worker._play_rounds({}) == ({}, {}) and worker._processes(
         SimpleNamespace(processes=lambda: None)) == 0  # fmt: skip
 
@@ -1166,7 +1166,7 @@ def test_the_seconds_of_a_task_are_by_activity(task, monkeypatch):
         return x
 
     state.spent = worker.Spent(9.0, 9.0)
-    assert work("result") == ("result", worker.Spent(check=2.0, timed=6.0, total=5.0))
+    assert work("result") == ("result", worker.Spent(check=2.0, timing_s=6.0, total=5.0))
 
 
 def test_a_hot_time_follows_a_final_and_alternates_with_cold_calls(task, monkeypatch):
@@ -1184,4 +1184,4 @@ def test_a_hot_time_follows_a_final_and_alternates_with_cold_calls(task, monkeyp
     assert played == [([0, 1], replace(state.job.protocol, settle_s=0.0, rounds=12))]
     timing = result.timing
     assert (timing.windows, timing.regime, timing.state) == (["hot"], "hot", "sustained")
-    assert timing.also == {"power_w": 7.0} and (result.error, result.checked) == (0.0, "gpu")
+    assert timing.also == {"power_w": 7.0} and (result.error, result.check) == (0.0, "gpu")

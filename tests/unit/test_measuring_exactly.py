@@ -166,7 +166,7 @@ def test_outputs_that_are_missing_are_left_to_the_check_of_their_number():
 
 def test_the_share_of_wrong_elements_counts_those_beyond_the_tolerance_only():
     """Off by one tolerance, by two and by four: two of four are wrong, the worst by 4."""
-    tolerance = {"fp64": Tolerance(relative=0.25, of_rms=0.0)}
+    tolerance = {"fp64": Tolerance(relative=0.25, rms_share=0.0)}
     expected = torch.ones(4, dtype=torch.float64)
     actual = expected + torch.tensor([0.25, 0.5, 0.0, 1.0], dtype=torch.float64)
     checked = compare_values("y", actual, expected, tolerance, "fp64")
@@ -197,7 +197,7 @@ def test_a_part_that_is_not_written_is_said_with_its_share():
 
 
 def test_infinities_and_nan_belong_in_their_places():
-    tolerance = {"fp64": Tolerance(relative=0.5, of_rms=0.0)}
+    tolerance = {"fp64": Tolerance(relative=0.5, rms_share=0.0)}
     inf, nan = math.inf, math.nan
 
     def compared(actual, expected):
@@ -222,7 +222,7 @@ def test_beside_zero_a_denormal_of_fp16_or_the_least_normal_number_is_allowed(dt
 
 
 def test_right_outputs_are_kept_for_two_configs_and_found_by_their_bits(monkeypatch):
-    tolerance = {"fp32": Tolerance(relative=0.5, of_rms=0.0)}
+    tolerance = {"fp32": Tolerance(relative=0.5, rms_share=0.0)}
     spec = replace(spec_of(y=Tensor("N"), z=Tensor("N")), tolerance=tolerance)
     expected = (torch.ones(2, dtype=torch.float64), 2 * torch.ones(2, dtype=torch.float64))
     problem = PreparedProblem(spec, "fp32", (), expected)
@@ -960,7 +960,7 @@ def test_a_copy_that_did_not_arrive_has_no_time(right, timed):
     entrant = SimpleNamespace(has_arrived=lambda: right)
     windows = [Window((1.0, 2.0)), Window((3.0,))]
     copied = transfers._copy_result(("d2h", False, 64), entrant, windows)
-    assert (copied.direction, copied.pinned, copied.bytes, copied.right) == (
+    assert (copied.direction, copied.is_pinned, copied.bytes, copied.right) == (
         "d2h",
         False,
         64,
@@ -1073,7 +1073,7 @@ def test_a_mac_checks_at_its_sizes_and_at_the_task_s_where_it_is_small(mac, more
     found = mac.run({"N": 8}, **more)
     tried = [entry for entry in mac.log if entry != "x"]
     assert tried == [({"N": n}, "fp32", "cpu", 5) for n in sizes]
-    assert found.checked.error == 1 / min(sizes) and (found.compile_s, found.by) == (5.0, "gpu")
+    assert found.check.error == 1 / min(sizes) and (found.compile_s, found.checker) == (5.0, "gpu")
     assert mac.log.count("x") == 2  # the first call compiles, at the first size
 
 
@@ -1086,7 +1086,7 @@ def test_a_mac_says_at_which_sizes_a_check_fails(mac):
     assert mac.run({"N": 8}, check=(), flops=101).reason == (
         "it takes none of the sizes to check, so its result is unchecked")  # fmt: skip
     found = mac.run({"N": 8}, mutates=("x",))
-    assert found.compile_s == 0.0 and found.checked.error == 0.5
+    assert found.compile_s == 0.0 and found.check.error == 0.5
 
 
 def test_a_mac_keeps_the_check_of_a_config(monkeypatch):
@@ -1121,7 +1121,7 @@ def test_a_mac_s_time_at_its_bound_is_possible(monkeypatch, regime, median_s, br
     assert asked == [(["w"], "warm", regime, brief, 3.0)]
     assert isinstance(result, metal_worker.Timed) is timed
     if timed:
-        assert (result.error, result.checked, result.bits, result.seed) == (0.5, "gpu", "b", 8)
+        assert (result.error, result.check, result.bits, result.seed) == (0.5, "gpu", "b", 8)
     else:
         assert result.reason.startswith("2 s is below the roofline bound of 4 s")
 

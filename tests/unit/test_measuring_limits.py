@@ -191,7 +191,7 @@ def test_an_update_is_placed_where_two_looks_lie_close(gap_s, sharp):
     meter.step_s = 0.004
     edge = meter.edge()
     assert edge.millijoules == (20 if sharp else 30)
-    assert edge.at_s == pytest.approx(gap_s / 2 if sharp else 1.00025)
+    assert edge.clock_s == pytest.approx(gap_s / 2 if sharp else 1.00025)
     assert edge.gap_s == pytest.approx(gap_s if sharp else 0.0005)
 
 
@@ -278,7 +278,7 @@ def test_copies_are_listed_by_kind_from_the_smallest_on():
 @pytest.mark.parametrize(("off", "is_right"), [(0.25, True), (0.2500001, False), (0.0, True)])
 def test_an_error_of_one_tolerance_is_right(off, is_right):
     """Relative to 1.0 a quarter is allowed; fp64, whose least error beside zero is 2e-308."""
-    tolerance = {"fp64": Tolerance(relative=0.25, of_rms=0.0)}
+    tolerance = {"fp64": Tolerance(relative=0.25, rms_share=0.0)}
     expected = torch.ones(4, dtype=torch.float64)
     actual = expected.clone()
     actual[2] += off
@@ -290,7 +290,7 @@ def test_an_error_of_one_tolerance_is_right(off, is_right):
 
 def test_the_tolerance_of_the_rms_counts_all_elements():
     """The rms of 0, 0, 0 and 4 is 2; half of it is allowed beside zero."""
-    tolerance = {"fp64": Tolerance(relative=0.0, of_rms=0.5)}
+    tolerance = {"fp64": Tolerance(relative=0.0, rms_share=0.5)}
     expected = torch.tensor([0.0, 0.0, 0.0, 4.0], dtype=torch.float64)
     actual = expected + torch.tensor([1.0, -0.5, 0.0, 0.0], dtype=torch.float64)
     assert compare_values("y", actual, expected, tolerance, "fp64").error == pytest.approx(1.0)
@@ -588,7 +588,7 @@ def test_a_chain_of_one_and_a_half_times_its_twin_is_timed():
         except Untimed:
             assert not timed
             continue
-        assert timed and entrant.warm.calls == 2 and entrant.warm.settled
+        assert timed and entrant.warm.calls == 2 and entrant.warm.has_settled
         assert set(empty.log) == {4} and entrant.warm.windows == 2
         assert entrant.pair() == (pytest.approx(6e-3), pytest.approx(4e-3))
         window = entrant.begin(0.036, 1).window()

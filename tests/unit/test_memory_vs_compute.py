@@ -408,8 +408,10 @@ def test_arms_that_prove_nothing_are_refused():
 
 def test_spills_of_an_arm_alone_are_refused():
     spilled = results_of((0.9, 0.5))
-    compiled = replace(spilled["arithmetic"].compiled, resources=replace(RESOURCES, spill_bytes=64))
-    spilled["arithmetic"] = replace(spilled["arithmetic"], compiled=compiled)
+    compiled = replace(
+        spilled["arithmetic"].compilation, resources=replace(RESOURCES, spill_bytes=64)
+    )
+    spilled["arithmetic"] = replace(spilled["arithmetic"], compilation=compiled)
     result = analysed(spilled)
     assert result.word == "refused" and "spills 64 bytes" in result.sentence
 

@@ -189,7 +189,7 @@ def test_threadgroup_memory_is_the_sum_of_all_declarations():
     [("7 + 2", 9), ("7 - 2", 5), ("7 * 2", 14), ("7 / 2", 3), ("7 % 4", 3), ("N", 5)],
 )
 def test_extents_are_arithmetic(words, value):
-    assert host._evaluated(words, {"N": 5}) == value
+    assert host._evaluate(words, {"N": 5}) == value
 
 
 @pytest.mark.parametrize(
@@ -508,7 +508,7 @@ def test_runs_enter_the_report_case_by_case(monkeypatch):
         "workbench.measurement.correctness.PreparedProblem", SimpleNamespace(make=lambda *given: 1)
     )
     report, progress = check.CheckReport(), []
-    check.checked("spec", report, progress.append)
+    check.check_spec("spec", report, progress.append)
     counting = [False, False, False, True]
     assert sorted(seen) == [(name, c) for name in "abc" for c in counting]
     assert report.runs == 12 and report.endless == ["b"] and report.wrong == ["k.c: off"] * 4

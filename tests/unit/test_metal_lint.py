@@ -68,8 +68,8 @@ def marked(text):
 def test_a_broken_rule_is_named_with_its_line(rule, header, body):
     (finding, *_) = broken(header, body)
     assert finding.rule is rule
-    assert finding.in_header == ("//!" in header)
-    assert finding.line in marked(header if finding.in_header else body)
+    assert finding.is_in_header == ("//!" in header)
+    assert finding.line in marked(header if finding.is_in_header else body)
 
 
 @pytest.mark.parametrize("rule", LintRule)

@@ -55,7 +55,7 @@ def test_the_time_of_a_call_is_found_again(call_s, dispatches):
     entrant = MetalEntrant.warm_up(call, SetCall(0.0), RULES)
     window = entrant.begin(0.03).window()
     assert window.samples_s == pytest.approx([call_s] * len(window.samples_s), rel=1e-6)
-    assert entrant.warm.settled
+    assert entrant.warm.has_settled
 
 
 @given(st.integers(1, 12))
@@ -64,16 +64,16 @@ def test_the_warm_up_ends_when_two_medians_agree(slow):
     per = RULES.warm_samples
     call = SetCall(1e-3, slowness=lambda chain: 1.1 ** max(0, slow - (chain - 2) // per))
     warm = warm_up(call, RULES)
-    assert warm.settled and slow + 1 <= warm.windows <= slow + 2
+    assert warm.has_settled and slow + 1 <= warm.windows <= slow + 2
 
 
 def test_a_warm_up_that_never_settles_makes_a_time_unstable():
     call = SetCall(1e-3, slowness=lambda chain: 1.5 if chain // RULES.warm_samples % 2 else 1.0)
     warm = warm_up(call, RULES)
-    assert not warm.settled and warm.windows == RULES.warm_most
+    assert not warm.has_settled and warm.windows == RULES.warm_most
     window = MetalEntrant(call, SetCall(0.0), warm).begin(0.1, 8).window()
     assert not measured_time([window], warm, RULES, "cold", stable=True).stable
-    settled = replace(warm, settled=True)
+    settled = replace(warm, has_settled=True)
     assert measured_time([window], settled, RULES, "cold", stable=True).stable
 
 

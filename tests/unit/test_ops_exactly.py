@@ -120,7 +120,7 @@ def test_any_output_with_elements_needs_a_launch(monkeypatch, sizes):
 
 def test_impls_of_the_interpreter_are_those_that_take_the_sizes(monkeypatch):
     def impl(name, backend="triton", unchecked=False, reason=None):
-        return SimpleNamespace(name=name, backend=backend, unchecked=unchecked,
+        return SimpleNamespace(name=name, backend=backend, unchecked_reason=unchecked,
                                rejection_reason=lambda *at: reason)  # fmt: skip
 
     impls = [impl("lib", "torch"), impl("new", unchecked=True), impl("no", reason="too large"),
@@ -140,14 +140,16 @@ def test_shapes_are_kept_up_to_the_most(monkeypatch):
     monkeypatch.setattr(launch, "LOOKED_UP", looked)
     monkeypatch.setattr(launch, "MOST", 2)
     monkeypatch.setattr(launch, "_choice", lambda impl, inputs: f"config {inputs}")
-    impl, other = SimpleNamespace(chosen={}), SimpleNamespace(chosen={})
+    impl, other = SimpleNamespace(launch_configs={}), SimpleNamespace(launch_configs={})
     for at in (1, 2):
         assert launch.choose(impl, at, at) == f"config {at}"
-    assert list(impl.chosen) == [1, 2]
+    assert list(impl.launch_configs) == [1, 2]
     launch.choose(impl, 3, 3)
-    assert list(impl.chosen) == [3]
+    assert list(impl.launch_configs) == [3]
     launch.choose(other, 4, 4)
-    assert len(looked) == 2 and looked[0] is impl.chosen and looked[1] is other.chosen
+    assert (
+        len(looked) == 2 and looked[0] is impl.launch_configs and looked[1] is other.launch_configs
+    )
 
 
 def test_an_operation_keeps_its_launchers_where_they_are_cleared(monkeypatch):
@@ -229,8 +231,8 @@ def test_an_output_that_is_written_less_than_usual_is_at_fault(monkeypatch):
         shares.clear()
         shares.update(each)
         assert sample_check._fault_of(call, None) == said
-    beyond = SimpleNamespace(tensors=[SimpleNamespace(beyond=0, argument="a"),
-                                      SimpleNamespace(beyond=1200, argument="b")])  # fmt: skip
+    beyond = SimpleNamespace(tensors=[SimpleNamespace(excess=0, argument="a"),
+                                      SimpleNamespace(excess=1200, argument="b")])  # fmt: skip
     said = "it writes 1,200 elements past the end of b; is a mask missing?"
     assert sample_check._fault_of(call, beyond) == said
 

@@ -118,7 +118,7 @@ def test_launches_without_work_are_told_and_no_cause_of_idle_time_is(capsys, nam
 
 def test_calls_and_kernels_of_two_tables_are_joined():
     of = summary("nsys_cuda_gpu_trace.csv", "nsys_cuda_api_trace.csv")
-    assert of.devices[0].times.launched == 10
+    assert of.devices[0].times.launches == 10
     assert kpis(of)["idle: host wait"].value == pytest.approx(450e-6)
 
 

@@ -113,7 +113,7 @@ def test_a_call_is_compiled_once_at_its_first_launch(monkeypatch):
     wanted = []
     compile = lambda call, dynamic, backend: wanted.append((call, dynamic)) or call  # noqa: E731
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(compile=compile))
-    launch = dsl.compiled(max)
+    launch = dsl.compile_call(max)
     assert not wanted
     assert (launch(1, 2), launch(4, 3), wanted) == (2, 4, [(max, False)])
 
@@ -133,7 +133,7 @@ def test_what_was_compiled_ahead_is_checked_and_launched_without_another_compila
     monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", fake)
     spec = catalog.spec_of("softmax")
     impl = next(i for i in spec.impls if i.name == "torch.compile")
-    impl = replace(impl, launch=dsl.compiled(lambda x: torch.softmax(x, -1)))
+    impl = replace(impl, launch=dsl.compile_call(lambda x: torch.softmax(x, -1)))
     impl.launch.compile_only(torch.randn(4, 8))
     assert (len(compilations), len(launches)) == (1, 0)
     x = torch.randn(4, 8)

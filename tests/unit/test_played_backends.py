@@ -161,12 +161,15 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
     del farm.client.listed["tcp://2"], farm.client.listed["tcp://1"]
     assert farm.refresh() == [] and farm.gpus == [second]
     assert sorted(farm.said) == ["the worker cpu (tcp://1) has left", "the worker tcp://2 has left"]
-    assert gone.gone.is_set() and not second.worker.gone.is_set()
+    assert gone.gone_event.is_set() and not second.worker.gone_event.is_set()
     with pytest.raises(WorkerDied):
         first.perform("open")
     farm.scheduler_lost()
     assert (
-        second.worker.gone.is_set() and not farm.workers and not farm.gpus and not farm._addresses
+        second.worker.gone_event.is_set()
+        and not farm.workers
+        and not farm.gpus
+        and not farm._addresses
     )
     assert [farm.died_at(key) for key in "aab"] == [1, 2, 1]
 
@@ -223,7 +226,7 @@ def test_waits_end_at_their_limit_and_with_their_worker(farm, monkeypatch):
         farm.resolve(None, lambda: None, 1.0)
     assert times == [], "at the limit itself the wait goes on"
     worker_ = ClusterWorker("a", "node", 1, None)
-    threading.Timer(0.02, worker_.gone.set).start()
+    threading.Timer(0.02, worker_.gone_event.set).start()
     with pytest.raises(WorkerDied, match="node"):
         farm.resolve(worker_, lambda: None)
     farm.client.loop.answers = True
@@ -234,7 +237,7 @@ def test_waits_end_at_their_limit_and_with_their_worker(farm, monkeypatch):
     other = ClusterWorker("b", "node", 1, None)
     with pytest.raises(WorkerDied):
         farm.resolve(other, fails)
-    assert other.gone.is_set()
+    assert other.gone_event.is_set()
     with pytest.raises(OSError, match="unreachable"):
         farm.resolve(None, fails)
     with pytest.raises(SchedulerGone):
@@ -500,7 +503,7 @@ def live_on(gpu, **more):
 
 
 LOST = Lost(TimeoutError("late"), 2)
-POISONED = Refusal("launch", "illegal access", poisoned=True)
+POISONED = Refusal("launch", "illegal access", is_poisoned=True)
 
 
 def test_limits_of_a_first_pass_grow_with_the_problem():
@@ -594,7 +597,7 @@ def test_tasks_that_share_a_process_are_told_from_the_guilty_one(monkeypatch):
     assert [r.result for r in results] == [TIMED, POISONED, compiled["k3"]]
     assert [(r.kernels, r.peak_bytes, r.boost) for r in results] == [
         (4, 5, TIMED), (None, None, None), (None, None, None)]  # fmt: skip
-    assert [r.compiled for r in results] == [compiled["k1"], compiled["k2"], None]
+    assert [r.compilation for r in results] == [compiled["k1"], compiled["k2"], None]
     assert gpu.limits == [70.0, 65.0] and backend.measure_interleaved([]) == []
     backend.compile_tasks(parts)
     assert calls == [["k1", "k2", "k3"]], "what was compiled is not compiled again"
@@ -665,7 +668,7 @@ def test_errors_of_calls_are_joined():
     request = checking.CheckRequest("toy", "bf16", calls)
 
     def results(*each):
-        return [SimpleNamespace(checked=c) for c in each]
+        return [SimpleNamespace(check=c) for c in each]
 
     right = results(Checked(0.25, bits="a"), Checked(0.75, bits="b"))
     joined = checking.join(request, right)
@@ -871,7 +874,7 @@ def halving(limit_n, tile=lambda s: 1):
     """Return the size that is counted of one whose bytes are N * M, where N is taken down to
     `limit_n`."""
     spec = SimpleNamespace(
-        flops=lambda **s: 0, near=dict, refuse=lambda s: "no" if s["M"] < 2 else None,
+        flops=lambda **s: 0, nearest_sizes=dict, refuse=lambda s: "no" if s["M"] < 2 else None,
         bytes_read=lambda s, d: s["N"] * s["M"], bytes_written=lambda s, d: 0)  # fmt: skip
 
     def works(config, limits, dtype, s):
@@ -1053,7 +1056,7 @@ def test_tasks_of_a_mac_that_it_cannot_time_are_refused_and_the_others_are(mac, 
     assert process.calls[-1][1] == 240.0
     assert [c.ttgir for _, c in backend.compile([candidate(2, "metal")])] == ["k2"]
     backend, process = mac()
-    assert backend.measure_interleaved(parts[:1])[0].compiled is None and len(process.calls) == 1
+    assert backend.measure_interleaved(parts[:1])[0].compilation is None and len(process.calls) == 1
 
 
 def test_a_mac_on_its_battery_is_refused_unless_it_is_allowed():
@@ -1085,7 +1088,7 @@ def offline(predict, **impl):
     backend = Offline.__new__(Offline)
     backend.device, backend._compile_s, backend._interpret_s = H200, 1.0, 10.0
     backend._check_futures, asked = {}, []
-    backend._method = SimpleNamespace(predict=predict, checked="interpreter", compile=None)
+    backend._method = SimpleNamespace(predict=predict, check="interpreter", compile=None)
 
     def check(problem, candidate, sizes, timeout_s):
         asked.append((candidate.key, [s["N"] for s in sizes], timeout_s))
@@ -1104,7 +1107,7 @@ def offline(predict, **impl):
     def of(number, **more):
         given = (
             {
-                "unchecked": False,
+                "unchecked_reason": False,
                 "sampling": None,
                 "is_watched": False,
                 "knobs": lambda: knobs,
@@ -1135,10 +1138,10 @@ def test_configs_that_differ_in_warps_and_stages_share_a_check(monkeypatch):
     assert asked[3:] == [("k2", [64], 10.0)], "warps of a Metal kernel have a check of their own"
     none = backend.time(of(1, rejection_reason=lambda *_: "no", name="x"), None, None).result()
     assert none.reason == "it takes none of the sizes to check, so its result is unchecked"
-    assert backend.time(of(1, unchecked=True), None, None).result() == Timed(
+    assert backend.time(of(1, unchecked_reason=True), None, None).result() == Timed(
         "predicted", None, "not here"
     )
-    compiled = SimpleNamespace(examined="known")
+    compiled = SimpleNamespace(examination="known")
     for patience, limit_s in ((1.0, 10.0), (3.0, 30.0), (12.0, 90.0)):
         sampled = backend.time(of(1, sampling="s", name="y"), compiled, None, patience).result()
         assert asked[-1] == ("k1", "known", limit_s)

@@ -460,7 +460,7 @@ def cluster_gpu():
 def test_tasks_of_a_cluster_end_with_their_worker_or_the_command(cluster_gpu):
     one, farm, worker = cluster_gpu
     other, gone = ClusterWorker("b", "other", 1, None), ClusterWorker("c", "gone", 1, None)
-    gone.gone.set()
+    gone.gone_event.set()
     pool = remote.ClusterPool(one, [worker, other, gone])
     first, second, third = (pool.submit(abs, -n, timeout_s=5.0) for n in (1, 2, 3))
     assert farm.client.futures[0].options["workers"] == ["a", "b"]
@@ -474,7 +474,7 @@ def test_tasks_of_a_cluster_end_with_their_worker_or_the_command(cluster_gpu):
     assert farm.client.futures[3].cancelled == 1 and not pending.done()
     ends(farm.client.futures[3], remote.replies.write(True, 4))
     assert not pending.done(), "what comes after the end is dropped"
-    worker.gone.set()
+    worker.gone_event.set()
     assert isinstance(pool.submit(abs, -5, timeout_s=5.0).exception(5), GpuGone)
     farm.stopping = True
     assert isinstance(pool.submit(abs, -6, timeout_s=5.0).exception(5), Stopped)
@@ -486,7 +486,7 @@ def test_what_is_pending_is_dropped_when_the_gpu_is_gone(cluster_gpu, monkeypatc
     monkeypatch.setattr(remote, "POLL_S", 0.001)
     pool = remote.ClusterPool(one, [worker])
     pending = pool.submit(abs, -1, timeout_s=5.0)
-    worker.gone.set()
+    worker.gone_event.set()
     assert isinstance(pending.exception(10), GpuGone) and not pool._pending
     pool._end_event.set()
     done = Future()
@@ -529,7 +529,7 @@ def test_a_remote_process_that_dies_is_lost_with_its_config(cluster_gpu, monkeyp
     )
     with pytest.raises(GpuGone, match="has left the cluster"):
         process.wait_idle()
-    worker.gone.set()
+    worker.gone_event.set()
     for call in (
         process.wait_idle,
         lambda: process.describe(None),
@@ -723,7 +723,7 @@ def test_tasks_for_a_target_are_predicted_but_for_those_that_no_model_covers(mon
         and asked == ["blocks0"]
         and begun == [8]
     )
-    assert found[1].compiled is None and found[2].compiled is results[2]
+    assert found[1].compilation is None and found[2].compilation is results[2]
 
 
 def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
@@ -895,7 +895,7 @@ def test_windows_of_versions_are_taken_by_processes_that_end_with_a_poisoned_one
     assert timer.compare(job, 0.01) == version_timing.NoVersionTimes("wrong", 1) and locked == [
         "lock"
     ]
-    answers["open_alone"] = [None, Refusal("launch", "bad", poisoned=True), None]
+    answers["open_alone"] = [None, Refusal("launch", "bad", is_poisoned=True), None]
     assert timer.compare(job, 0.01) == version_timing.NoVersionTimes("bad", 0) and locked == [
         "lock"
     ]

@@ -160,7 +160,7 @@ def test_a_process_that_ends_says_its_code(played):
 
 def test_bytes_that_are_no_result_end_the_process(played):
     os.write(played.process.pipe, workers._LENGTH.pack(3) + b"abc")
-    with pytest.raises(ChildProcessError, match="sent something that is no result"):
+    with pytest.raises(ChildProcessError, match="sent something that is not a result"):
         played.settle()
     assert played.process.steps[1:] == ["kill", ("join", workers.KILLED_S)]
 

@@ -247,7 +247,7 @@ def test_the_drivers_word_on_counters(tmp_path, restricted, status, allowed):
         (tmp_path / "params").write_text(f"RmProfilingAdminOnly: {restricted}\n")
     (tmp_path / "status").write_text(f"{status}\n")
     known = counter_permission(tmp_path / "params", tmp_path / "status")
-    assert known.allowed is allowed and bool(known.remedy) == (allowed is False)
+    assert known.is_allowed is allowed and bool(known.remedy) == (allowed is False)
 
 
 # What tools print
@@ -575,7 +575,9 @@ def test_a_command_beside_another_one_runs_at_once_and_is_waited_for(tmp_path):
     )
     names = [tmp_path / "a", tmp_path / "b"]
     commands = [
-        Command([sys.executable, "-c", meet, *map(str, pair)], tmp_path / f"{n}.csv", beside=n > 0)
+        Command(
+            [sys.executable, "-c", meet, *map(str, pair)], tmp_path / f"{n}.csv", is_parallel=n > 0
+        )
         for n, pair in enumerate((names, names[::-1]))
     ]
     commands.append(Command([sys.executable, "-c", "print('c')"], tmp_path / "2.csv"))

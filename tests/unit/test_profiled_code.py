@@ -42,9 +42,9 @@ def test_the_listing_of_a_profile_is_that_of_nvdisasm(number):
             assert b.source is not None
             assert (a.source.file, a.source.line) == (Path(b.source.file).name, b.source.line)
     graphs = flow_graph(ours), flow_graph(theirs)
-    blocks = [[(x.start, x.end, x.after) for x in graph.blocks] for graph in graphs]
+    blocks = [[(x.start, x.end, x.successors) for x in graph.blocks] for graph in graphs]
     assert blocks[0] == blocks[1]
-    assert graphs[0].all_loops() == graphs[1].all_loops() and not ours.lost
+    assert graphs[0].all_loops() == graphs[1].all_loops() and not ours.lost_jumps
 
 
 def test_the_code_with_the_most_samples_is_shown_and_others_are_named():

@@ -296,7 +296,7 @@ def test_every_kpi_is_that_of_the_truth(tmp_path_factory, writer, kernels):
     assert not of.lacks and not of.trace.tally.bad
     if writer not in WITHOUT_CALLS:
         (device,) = of.devices
-        assert device.times.launched == len(kernels)
+        assert device.times.launches == len(kernels)
         delays = {kpi.name: kpi.value for kpi in device.kpis}["launch delay, median"]
         middle = sorted(k.start - k.launch - LAUNCH_NS for k in kernels)
         assert middle[(len(middle) - 1) // 2] <= delays * 1e9 + 1

@@ -154,7 +154,7 @@ def test_traces_of_torch_have_their_golden_values(name):
     assert (times.window, times.busy.length, len(times.gaps)) == exact(
         golden(f"torch_profiler/{name}")
     )
-    assert times.launched == truth["kernels_with_launch"]
+    assert times.launches == truth["kernels_with_launch"]
     assert times.kernel_sum == round(1000 * truth["kernel_sum_us"])
     assert spent(trace, ActivityKind.SYNC) == round(1000 * truth["sync_us"])
     assert times.window == pytest.approx(1000 * truth["window_us"], abs=LOST_NS)
@@ -320,7 +320,7 @@ def test_exports_of_nsys_have_their_golden_values(name):
     launched = 0
     for device, known in truth["per_device"].items():
         times = device_times(trace, device, launched_only=False)
-        launched += times.launched
+        launched += times.launches
         assert (times.window, times.busy.length) == (known["window_ns"], known["busy_ns"])
         assert 100 * times.utilisation == pytest.approx(known["util_pct"], abs=1e-4)
         mean, median, _ = times.gap_statistics()

@@ -197,7 +197,7 @@ def test_a_file_ends_at_its_limits(monkeypatch):
     clock = iter((10.0, 15.0, 15.1))
     monkeypatch.setattr("workbench.traces.readers.inputs.source.time",
                         types.SimpleNamespace(monotonic=lambda: next(clock)))  # fmt: skip
-    one = source(b"", limits, started=10.0)
+    one = source(b"", limits, start_s=10.0)
     one.check_time()  # read at 10.0, 0 s later
     one.check_time()  # 5 s later
     with pytest.raises(ReadError, match="took longer than 5 s; record fewer steps"):
@@ -385,7 +385,7 @@ def test_who_may_read_counters(tmp_path, params, status, allowed):
         status = status.replace("5f", "1f")
     (tmp_path / "status").write_text(status, encoding="utf-8")
     found = permission.counter_permission(tmp_path / "params", tmp_path / "status")
-    assert found.allowed is allowed and bool(found.remedy) == (allowed is False)
+    assert found.is_allowed is allowed and bool(found.remedy) == (allowed is False)
 
 
 @pytest.mark.parametrize(("user", "allowed"), [(0, True), (1000, False)])
@@ -394,7 +394,9 @@ def test_root_may_read_counters_where_nothing_says_what_it_may(
 ):
     (tmp_path / "params").write_text("RmProfilingAdminOnly: 1", encoding="utf-8")
     monkeypatch.setattr(permission.os, "geteuid", lambda: user)
-    assert permission.counter_permission(tmp_path / "params", tmp_path / "none").allowed is allowed
+    assert (
+        permission.counter_permission(tmp_path / "params", tmp_path / "none").is_allowed is allowed
+    )
 
 
 # Children
@@ -505,12 +507,12 @@ def test_commands_beside_another_run_while_it_does(monkeypatch, tmp_path):
         "workbench.traces.profilers.wait_for_child", lambda c, s: calls.append(("wait", c, s))
     )
     known = [
-        Command(["a"], tmp_path / "a", beside=True),
-        Command(["b"], tmp_path / "b", lambda: False, beside=True),
-        Command(["c"], None, beside=True),
-        Command(["d"], tmp_path / "d", beside=True),
+        Command(["a"], tmp_path / "a", is_parallel=True),
+        Command(["b"], tmp_path / "b", lambda: False, is_parallel=True),
+        Command(["c"], None, is_parallel=True),
+        Command(["d"], tmp_path / "d", is_parallel=True),
         Command(["e"], tmp_path / "e"),
-        Command(["f"], tmp_path / "f", beside=True),
+        Command(["f"], tmp_path / "f", is_parallel=True),
     ]
     with _run_beside(known, 3.0, True, {}):
         calls.append("main")

@@ -319,8 +319,8 @@ def traced(*names, ranges=0, totals=0):
 
 
 def run(calls=2, kernel="mine", launches=None, on_gpu=True, data="tree", status=None, marked=True):
-    own = SimpleNamespace(calls=calls, kernel=kernel, launches=launches, on_gpu=on_gpu)
-    workload = SimpleNamespace(marked=own if marked else None, title="k.i", data=data)
+    own = SimpleNamespace(calls=calls, kernel=kernel, launches=launches, uses_gpu=on_gpu)
+    workload = SimpleNamespace(marks=own if marked else None, title="k.i", data=data)
     return SimpleNamespace(workload=workload, status=status)
 
 
@@ -430,9 +430,9 @@ def test_events_and_seconds_are_counted(tmp_path, monkeypatch):
     assert looked == [2, 4096]
     monkeypatch.undo()
     late = source_of(path, seconds=5.0)
-    late.started = time.monotonic() - 6.0
+    late.start_s = time.monotonic() - 6.0
     refused("it took longer than 5 s", late.check_time)
-    late.started = time.monotonic() - 4.0
+    late.start_s = time.monotonic() - 4.0
     late.check_time()
 
 

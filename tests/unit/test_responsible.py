@@ -276,7 +276,7 @@ def test_loads_from_tensor_memory_are_told_from_others():
 def of(text):
     opcode, _, operands = text.partition(" ")
     use = register_use(Instruction(opcode, operands))
-    return " ".join(sorted(use.written)), " ".join(sorted(use.read))
+    return " ".join(sorted(use.destinations)), " ".join(sorted(use.read))
 
 
 @pytest.mark.parametrize("text, written, read_", [

@@ -49,7 +49,7 @@ def candidate(of, older=""):
 
 
 def plan_of(*outcomes, run=None, **changes):
-    one = {"baselines": [], "refused": [], "launches": None} | changes
+    one = {"baselines": [], "failures": [], "launches": None} | changes
     run = run or replace(RUN, references={})
     return SimpleNamespace(run=run, candidates=[candidate(o) for o in outcomes], **one)
 
@@ -142,7 +142,7 @@ def test_a_chance_is_left_where_one_run_of_as_many_configs_stopped():
 
 def test_a_finding_of_something_else_is_no_stopped_search():
     whole = stop(plan_of(*TIMED))
-    assert (stop_of(whole).tried, stop_of(whole).of, stop_of(whole).chance) == (2, 3, 0.07)
+    assert (stop_of(whole).tries, stop_of(whole).total, stop_of(whole).chance) == (2, 3, 0.07)
     assert stop_of(replace(whole, word="other")) is None
     assert stop_of(replace(whole, experiment="sweep")) is None
     for n in range(3):
@@ -202,7 +202,7 @@ def test_a_run_covers_a_plan_of_exactly_its_configs():
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is None  # it tried another
     history.tried = TIMED[:2]
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is run
-    plan.refused = [TIMED[2]]
+    plan.failures = [TIMED[2]]
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is None
     history.tried = TIMED
     assert resume.covering_run(history, plan, earlier(*TIMED[:2])) is run

@@ -125,8 +125,8 @@ def test_a_higher_roof_is_a_smaller_share(load, factor):
 @given(loads)
 def test_only_what_passes_both_spreads_is_above(load):
     held = diagnose(load, known())
-    assert (held.word == "above its ceiling") == bool(held.above)
-    if held.above:
+    assert (held.word == "above its ceiling") == bool(held.excess_reason)
+    if held.excess_reason:
         amount = load.flops if held.ceiling.level == "compute" else load.bytes
         assert amount / load.high_s > (held.ceiling.high or held.ceiling.value)
     elif held.word in ("memory-bound", "compute-bound", "balanced"):
@@ -370,7 +370,7 @@ def test_hot_and_predicted_times_are_points_of_their_own():
     assert [p.regime for p in sheet.points] == ["cold", "hot", "predicted"]
     kinds = {row["regime"]: row["kind"] for row in rows(sheet)}
     assert kinds == {"cold": "measured", "hot": "measured", "predicted": "predicted"}
-    assert sheet.points[2].held.sentence.startswith("Predicted: ")
+    assert sheet.points[2].limit.sentence.startswith("Predicted: ")
     shares = [p.share_of_time for p in sheet.points]
     assert sum(shares[:2]) == pytest.approx(1) and shares[2] == 1
 
@@ -476,7 +476,7 @@ def test_every_number_is_written_unrounded():
         assert int(row["flops"]) == point.record.flops and int(row["bytes"]) == point.record.bytes
         rate = row["byte_per_s"]
         assert float(rate) == plain["byte_per_s"] == point.record.bytes / point.record.time_s
-        assert row["diagnosis"] == point.held.sentence
+        assert row["diagnosis"] == point.limit.sentence
     assert {c["device"] for c in text["ceilings"]} == {"NVIDIA H200", "mi300x"}
     assert len(text["arrows"]) == len(sheet.arrows)
 
@@ -559,9 +559,9 @@ def test_words_never_lie_over_one_another(wanted):
     room.dots = [(x, y) for x, y, _ in wanted]
     for x, y, text in wanted:
         room.find((x, y), text, far=True)
-    for n, box in enumerate(room.taken):
+    for n, box in enumerate(room.boxes):
         assert box[0] >= 0 and box[2] <= 700 and box[1] >= 0 and box[3] <= 500
-        for other in room.taken[:n]:
+        for other in room.boxes[:n]:
             apart = box[2] <= other[0] or other[2] <= box[0]
             assert apart or box[3] <= other[1] or other[3] <= box[1]
 
@@ -573,7 +573,7 @@ def test_every_point_lies_within_the_axes(wanted):
     created = [replace(record(run, f"k{n}", time_s=t), flops=f, bytes=b)
             for n, (f, b, t) in enumerate(wanted)]  # fmt: skip
     scene = scene_of(sheet_of([RunWithOutcomes(run, created)]))
-    for n in scene.placed:
+    for n in scene.placed_points:
         point = scene.sheet.points[n]
         assert scene.x[0] < point.load.intensity < scene.x[1]
         assert scene.y[0] < point.flops_rate < scene.y[1]
@@ -600,7 +600,7 @@ def test_a_figure_has_the_light_colours_of_the_page():
 def test_shapes_are_the_same_on_a_page_and_in_a_paper():
     line = segment((0, 0), (10, 5), look="roof stated")
     marks = ShapeGroup("D0", [PointMark((3, 4), "square", 1.0, 7), Ring((1, 2), 4, "r")], "i1 p")
-    hidden = ShapeGroup("D1", [Label((0, 0), "<no>")], "d0", off=True)
+    hidden = ShapeGroup("D1", [Label((0, 0), "<no>")], "d0", is_off=True)
     shapes = [ShapeGroup("D0", [line], "l-dram"), marks, hidden]
     text = svg(shapes)
     assert '<g data-t="D0" class="l-dram"><path class="roof stated" d="M0 0L10 5"/></g>' in text
@@ -620,6 +620,6 @@ def test_shapes_are_the_same_on_a_page_and_in_a_paper():
 def test_a_text_may_touch_the_edges_of_its_room():
     """From 10 to 110 and 20 to 70, with 2 px at the left."""
     room = Room(100, 50, 10, 20)
-    assert not room._outside((12, 20, 110, 70))
+    assert not room._is_outside((12, 20, 110, 70))
     beyond = ((11.9, 20, 110, 70), (12, 19.9, 110, 70), (12, 20, 110.1, 70), (12, 20, 110, 70.1))
-    assert all(map(room._outside, beyond))
+    assert all(map(room._is_outside, beyond))

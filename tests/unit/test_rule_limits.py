@@ -40,7 +40,7 @@ def timeline(*kernels, copies=(), **times):
         trace.activities.add(COPY, name, at, at + 1, moved=size)
     known = dict(
         order=array("l", range(len(kernels) + len(copies))), window=1000, utilisation=0.25,
-        kernel_sum=at, copied_bytes=None, copy_count=len(copies), launched=True,
+        kernel_sum=at, copied_bytes=None, copy_count=len(copies), launches=True,
         copies_exposed=SimpleNamespace(length=0), idle=lambda: {"host wait": 600, "copy": 100},
     )  # fmt: skip
     more = dict(launch_wait=600, copying_idle=0, gaps=(), repeats=(), rows=(), ranges=(), lacks=())

@@ -79,7 +79,7 @@ RUN = Run(
     ceilings={},
     environment=ENVIRONMENT,
 )
-STOP = SearchPlan(Strategy.MODEL, until=StopRule())
+STOP = SearchPlan(Strategy.MODEL, stop_rule=StopRule())
 BEST = {"block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 3}
 
 
@@ -224,7 +224,7 @@ def test_the_search_stops_early_with_the_best_and_names_what_it_left_out(plan):
     assert any(r.default for r in measured)
     (finding,) = [f for f in result if isinstance(f, Finding)]
     stop = stop_of(finding)
-    assert (stop.tried, stop.of) == (len(measured), CONFIGS) and stop.chance <= StopRule.chance
+    assert (stop.tries, stop.total) == (len(measured), CONFIGS) and stop.chance <= StopRule.chance
     assert f"{len(measured)} of {CONFIGS} configs tried" in finding.sentence
     assert "--search exhaustive" in finding.sentence
     compiled = [name for what, name in null.requests if what == "compile"]
@@ -254,7 +254,9 @@ def test_the_rule_never_stops_before_every_impl_and_the_default_were_tried(
     source = random.Random(seed)
     wrong = {c.key for c in created.candidates if source.random() < 0.2}
     null = Null(lambda c: Fate(time_s(c), wrong="NaN" if c.key in wrong else None))
-    result = list(run(created, null, Earlier(), replace(STOP, until=StopRule(0.999, least=least))))
+    result = list(
+        run(created, null, Earlier(), replace(STOP, stop_rule=StopRule(0.999, least=least)))
+    )
     tried = {o.key for o in result if isinstance(o, (Record, Failure))}
     assert {c.case.impl for c in created.candidates if c.key in tried} == {"plain", "second"}
     assert all(c.key in tried for c in created.candidates if c.default)
@@ -298,18 +300,18 @@ def test_a_process_that_was_lost_is_tried_once_more_before_the_halving(plan):
 
 def test_small_spaces_are_measured_whole_and_predicted_ones_never_stop(plan):
     small = replace(plan, candidates=plan.candidates[: StopRule.least])
-    assert default_search(small, Null()) == replace(SearchPlan(), started=pytest.approx(0, abs=1e9))
-    assert default_search(plan, Null()).until == StopRule()
-    assert default_search(plan, Null(predicts=True)).until is None
+    assert default_search(small, Null()) == replace(SearchPlan(), start_s=pytest.approx(0, abs=1e9))
+    assert default_search(plan, Null()).stop_rule == StopRule()
+    assert default_search(plan, Null(predicts=True)).stop_rule is None
     bits = replace(plan, run=replace(plan.run, same_bits_as="default"))
-    assert default_search(bits, Null()).until is None
+    assert default_search(bits, Null()).stop_rule is None
 
 
 @pytest.mark.parametrize(
     "words", [{"search": "model"}, {"search": "exhaustive"}, {"budget": "200"}]
 )
 def test_a_search_that_was_requested_is_not_cut_short(words):
-    assert search_plan_of(SweepOptions("tile_size", "toy", **words), 0.0).until is None
+    assert search_plan_of(SweepOptions("tile_size", "toy", **words), 0.0).stop_rule is None
 
 
 # From the command to the page
@@ -359,7 +361,7 @@ def test_a_search_that_was_interrupted_goes_on_and_stops(place):
     place.sweep(fate)
     with open_history(place.url) as history:
         (finding,) = history.findings(place.session.run.id)
-    assert stop_of(finding).tried == len(first_pass(place.session.outcomes))
+    assert stop_of(finding).tries == len(first_pass(place.session.outcomes))
     assert known <= {o.key for o in place.session.outcomes}
 
 
@@ -378,7 +380,7 @@ def test_a_stopped_search_is_read_from_its_finding(tried, chance):
 
     finding = stopped_search(Planned, tried, chance, 0.01)
     stop = stop_of(finding)
-    assert (stop.tried, stop.of, stop.chance) == (tried, 1000, chance)
+    assert (stop.tries, stop.total, stop.chance) == (tried, 1000, chance)
     assert stop_of(replace(finding, experiment="other")) is None
 
 

@@ -159,7 +159,7 @@ def test_a_config_that_failed_later_cannot_win() -> None:
     wrong = synthetic.failure(RUN, best, "check", "wrong after the last repetition")
     result = select(RUN, [*SCREENS, wrong])
     assert result.winner is not None and result.winner.case != best.case
-    assert result.failed == {"check": 1}
+    assert result.failures == {"check": 1}
 
 
 def test_inside_a_tie_the_leaner_config_wins_and_the_fastest_is_named() -> None:
@@ -314,7 +314,7 @@ def test_counts_are_of_configs_and_of_distinct_binaries() -> None:
     result = select(RUN, OUTCOMES)
     assert result.configs == 324 and result.impls == 2
     assert 0 < result.binaries < result.configs
-    assert result.failed == {"refused": 54, "compile": 22, "check": 1, "launch": 1, "measure": 2}
+    assert result.failures == {"refused": 54, "compile": 22, "check": 1, "launch": 1, "measure": 2}
 
 
 def test_a_group_prefers_a_final_to_a_screen_of_the_same_config() -> None:
@@ -418,7 +418,7 @@ def test_configs_whose_intervals_overlap_with_the_shortest_are_one_class(
     result = select(PREDICTED, outcomes)
     alike = {id(r) for r in members(result)}
     assert alike == {id(r) for r in outcomes if 0.7 * r.time_s <= 2 * min(times)}
-    assert not result.ranked and not result.edges and result.winner is not None
+    assert not result.is_ranked and not result.edges and result.winner is not None
     low, high = class_interval(result)
     assert low == pytest.approx(0.7 * min(times)) and high >= 2 * min(times)
     text = sentence(result)

@@ -113,9 +113,9 @@ def test_an_axis_tells_the_one_size_it_names(Hkv, G):
 
 @given(st.integers(1, 999), st.sampled_from([Extent(), Extent(multiple=64), Extent((64, 72))]))
 def test_the_nearest_extent_is_one_that_can_be(extent, rule):
-    near = rule.near(extent)
+    near = rule.nearest(extent)
     assert rule.refuse("D", near) is None
-    assert near >= extent or near == max(rule.among)
+    assert near >= extent or near == max(rule.choices)
     assert (rule.refuse("D", extent) is None) == (near == extent)
 
 
@@ -123,7 +123,7 @@ def test_sizes_that_cannot_be_are_refused_in_a_sentence():
     spec = replace(a_spec(), extents={"K": Extent(multiple=256)})
     assert spec.refuse({"M": 1, "N": 1, "K": 512}) is None
     assert "K is a multiple of 256, which 300 is not" in spec.refuse({"M": 1, "N": 1, "K": 300})
-    assert spec.near({"M": 3, "N": 1, "K": 300}) == {"M": 3, "N": 1, "K": 512}
+    assert spec.nearest_sizes({"M": 3, "N": 1, "K": 300}) == {"M": 3, "N": 1, "K": 512}
 
 
 def test_every_spec_has_its_own_impls():

@@ -99,14 +99,14 @@ def test_an_extent_determines_the_one_size_that_is_unknown(axis, extent, sizes, 
 
 
 def test_extents_are_refused_and_the_nearest_is_chosen():
-    few, many = Extent(among=(16, 64, 128)), Extent(multiple=16)
+    few, many = Extent(choices=(16, 64, 128)), Extent(multiple=16)
     assert few.refuse("D", 64) is None and many.refuse("D", 48) is None
     assert few.refuse("D", 32) == "D is one of 16, 64, 128, not 32"
     assert many.refuse("D", 50) == "D is a multiple of 16, which 50 is not"
-    assert [few.near(n) for n in (1, 16, 17, 64, 128, 999)] == [16, 16, 64, 64, 128, 128]
-    assert [many.near(n) for n in (1, 16, 17)] == [16, 16, 32]
-    both = Extent(among=(16, 24, 64), multiple=16)
-    assert [both.near(n) for n in (17, 65)] == [64, 64] and Extent(multiple=1).near(5) == 5
+    assert [few.nearest(n) for n in (1, 16, 17, 64, 128, 999)] == [16, 16, 64, 64, 128, 128]
+    assert [many.nearest(n) for n in (1, 16, 17)] == [16, 16, 32]
+    both = Extent(choices=(16, 24, 64), multiple=16)
+    assert [both.nearest(n) for n in (17, 65)] == [64, 64] and Extent(multiple=1).nearest(5) == 5
 
 
 # Limits
@@ -150,7 +150,7 @@ def test_limits_differ_between_makers_and_generations():
 
 def test_the_work_of_a_product_is_counted_in_whole_tiles():
     config = SimpleNamespace(block_m=64, block_n=128, block_k=32)
-    work = Work.of_product(config, 2, M=65, N=256, K=33, band=3)
+    work = Work.product(config, 2, M=65, N=256, K=33, band=3)
     assert (work.tiles, work.steps, work.band, work.dot) == (4, 2, 3, (64, 128, 32))
     assert (work.load_bytes, work.store_bytes) == ((64 + 128) * 32 * 2, 64 * 128 * 2)
 
@@ -255,7 +255,7 @@ def test_a_config_that_was_chosen_before_is_used_again():
         lambda x, *, config: launched.append(config)
     )
     x = torch.ones(2, 3)
-    impl.chosen[x.device, (x.shape, x.dtype)] = Tiled(64)
+    impl.launch_configs[x.device, (x.shape, x.dtype)] = Tiled(64)
     impl(x)
     assert launched == [Tiled(64)] and impl._choose_config(("text",)) == Tiled()
     assert impl.is_open(Tiled()) and not impl.is_open(Tiled(16)) and impl.auto == ("block_m",)
@@ -325,8 +325,8 @@ def test_flops_are_a_whole_number_from_0_to_2_to_the_100(flops, words):
         ({"inputs": {"x": Tensor("M limits")}}, "limits"),
         ({"reference": 3}, "`reference` is 3"), ({"extents": {"K": Extent()}}, "extents names K"),
         ({"extents": {"M": Extent(multiple=0)}}, "extents gives M"),
-        ({"extents": {"M": Extent(among=(1, 0))}}, "extents gives M"),
-        ({"extents": {"M": Extent(among=(1,))}}, None), ({"extents": [1]}, "`extents` is [1]"),
+        ({"extents": {"M": Extent(choices=(1, 0))}}, "extents gives M"),
+        ({"extents": {"M": Extent(choices=(1,))}}, None), ({"extents": [1]}, "`extents` is [1]"),
         ({"check": []}, "it names no sizes to check"), ({"bench": "N=1"}, "`bench` is 'N=1'"),
         ({"check": [3]}, "the check sizes 3 are not a mapping"),
         ({"bench": [{"M": 1, "N": 1}, {"M": 1}]}, "the bench sizes {'M': 1} lack N"),
@@ -393,7 +393,7 @@ def test_strides_of_axes_of_one_are_replaced(shape, stride, found):
 def test_numbers_that_launchers_pass_on():
     assert dsl.divisors(A=64, B=48, C=6, D=7, E=0) == {
         "DIV_A": 16, "DIV_B": 16, "DIV_C": 2, "DIV_D": 1, "DIV_E": 16}  # fmt: skip
-    assert [dsl.padded(n) for n in (1, 2, 3, 4, 5, 1024, 1025)] == [1, 2, 4, 4, 8, 1024, 2048]
+    assert [dsl.pad_up(n) for n in (1, 2, 3, 4, 5, 1024, 1025)] == [1, 2, 4, 4, 8, 1024, 2048]
     config = SimpleNamespace(block_m=64, block_n=32)
     assert dsl.tile_count(config, M=65, N=64) == 4 and dsl.tile_count(config, M=64) == 1
     assert dsl.strides(torch.zeros(2, 3), torch.zeros(4)) == (3, 1, 1)

@@ -63,7 +63,7 @@ def points(candidates):
 def test_a_plan_holds_all_that_is_legal_and_why_the_rest_is_not(problem):
     created = planned(problem)
     assert len(created.candidates) == CONFIGS and created.left_out == 0
-    assert [f.reason for f in created.refused] == ["128 elements are too many for one warp"]
+    assert [f.reason for f in created.failures] == ["128 elements are too many for one warp"]
     assert [b.case.impl for b in created.baselines] == ["torch"]
     assert points(c for c in created.candidates if c.default) == [(32, 2)]
     assert len({c.key for c in created.candidates}) == CONFIGS
@@ -104,7 +104,9 @@ def test_a_refuse_that_fails_is_a_reason(problem):
         return {}[N] if config.block_n == 16 else None
 
     created = plan_sweep(RUN, problem, TILES, [replace(impl, refuse=refuse)], H200, "p1")
-    assert {f.reason for f in created.refused} == {"`refuse` of toy.blocks failed (KeyError: 1024)"}
+    assert {f.reason for f in created.failures} == {
+        "`refuse` of toy.blocks failed (KeyError: 1024)"
+    }
     assert len(created.candidates) == 9
 
 
@@ -505,7 +507,7 @@ def test_the_race_and_the_final_have_their_share_of_the_seconds(seconds, final_s
         patch.setattr(
             "workbench.tuner.first_pass.time", SimpleNamespace(monotonic=lambda: 50.0 + spent)
         )
-        search = SearchPlan(budget=Budget(seconds=seconds), started=50.0, final_s=final_s)
+        search = SearchPlan(budget=Budget(seconds=seconds), start_s=50.0, final_s=final_s)
         left = seconds - final_s if final_s <= seconds / 2 else seconds / 2
         assert search.left_s() == pytest.approx(left - spent, abs=1e-6)
         assert search.is_spent(0) == (search.left_s() <= 0)

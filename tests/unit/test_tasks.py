@@ -19,7 +19,7 @@ from workbench.spec import Tolerance
 
 def reference_of(form, task, submission, folder, monkeypatch):
     """Import the judge's files of a task, as the checker does, and return its Spec."""
-    for name, data in form.files(task, submission).trusted.items():
+    for name, data in form.files(task, submission).trusted_files.items():
         (folder / name).write_bytes(data)
     monkeypatch.syspath_prepend(str(folder))
     for name in ("task", "utils"):
@@ -70,7 +70,7 @@ def test_the_arguments_of_generate_input_are_the_axes_and_its_check_decides(tmp_
     assert spec.tolerance["fp16"] == Tolerance(1e-3, 1e-3)
     problem = PreparedProblem.make(spec, {"rows": 2, "columns": 5}, "fp16", "cpu", 3)
     a, b, _ = problem.inputs
-    assert torch.equal(problem.expected[0], 2 * a.double() + b.double())
+    assert torch.equal(problem.targets[0], 2 * a.double() + b.double())
     assert not check_outputs((2 * a + b,), problem).wrong
     off = (2 * a + b).clone()
     off[0, 0] += 1
@@ -112,7 +112,7 @@ def test_a_format_is_recognised_by_its_files(tmp_path):
         folder.mkdir()
         given = prepare_task(task, submission, folder)
         assert (given.format, given.entry, given.dtype) == (form, entry, dtype)
-        assert given.spec.is_file() and given.kernel.read_bytes().startswith(given.audited)
+        assert given.spec.is_file() and given.kernel.read_bytes().startswith(given.audited_text)
 
 
 @pytest.mark.parametrize(("task", "submission", "part"), [

@@ -52,7 +52,7 @@ class Process:
         fate = candidate.case.impl
         self.checks.append((worker._state().job.kernel, fate, seed))
         if fate == "poisons":
-            return Refusal("launch", "illegal access", poisoned=True)
+            return Refusal("launch", "illegal access", is_poisoned=True)
         if fate == ("wrong", "wrong later")[seed]:
             return Refusal("check", "y is wrong")
         return Checked(0.5)
@@ -76,7 +76,7 @@ class Process:
 
     def _error_refusal(self, error, stage):
         poisoned = "GPU" in str(error)
-        return Refusal(stage, str(error), poisoned=poisoned)
+        return Refusal(stage, str(error), is_poisoned=poisoned)
 
     def summarise(self, timed, windows, regime, state, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
@@ -113,7 +113,7 @@ def test_each_part_gets_what_is_its_own(wanted):
         process = Process(monkeypatch)
         parts = [part(k, fate, N, regime=regime, boost=b) for k, fate, N, regime, b in wanted]
         result, spent = worker.measure_interleaved(parts)
-        assert worker._now is process.own and process.own.spent == replace(spent, total=0.0)
+        assert worker._now is process.own and process.own.durations == replace(spent, total=0.0)
     assert len(result) == len(wanted)
     for (kernel, fate, _, regime, boost), taken in zip(wanted, result, strict=True):
         text = taken.result
@@ -148,7 +148,7 @@ def test_the_clock_settles_under_the_part_that_works_longest(process, monkeypatc
 
 def test_after_one_that_silences_the_gpu_none_has_a_time(process):
     result, _ = worker.measure_interleaved([part("a"), part("b", "poisons"), part("c")])
-    assert [t.result.poisoned for t in result] == [True, True, True]
+    assert [t.result.is_poisoned for t in result] == [True, True, True]
     assert not process.played
     assert worker._now is process.own
 
@@ -196,7 +196,7 @@ class Gpu:
             raise ChildProcessError("its process died")
         if "poisons" in fates:
             first = fates.index("poisons")
-            bad = Refusal("launch", "illegal access", poisoned=True)
+            bad = Refusal("launch", "illegal access", is_poisoned=True)
             return [TaskTime(Timed(None, 0.5, "gpu"))] * first + [TaskTime(bad)] * (
                 len(parts) - first
             ), Spent()

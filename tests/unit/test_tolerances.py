@@ -45,7 +45,7 @@ def disturbed(problem):
     """Yield each disturbance that changes an output of a problem, with the outputs."""
     spec = problem.spec
     kinds = [inputs.torch_dtype(t.dtype or problem.dtype) for t in spec.outputs.values()]
-    right = [e.to(kind) for e, kind in zip(problem.expected, kinds, strict=True)]
+    right = [e.to(kind) for e, kind in zip(problem.targets, kinds, strict=True)]
     assert not check_outputs(right, problem).wrong
     for n, (name, kind) in enumerate(zip(spec.outputs, kinds, strict=True)):
         for word, disturb in DISTURBANCES.items() if kind.is_floating_point else ():
@@ -109,9 +109,9 @@ def test_a_bound_may_depend_on_the_sizes():
 
 def test_a_state_of_fp32_is_judged_by_the_arithmetic_of_its_call():
     spec = catalog.spec_of("wkv6")
-    assert spec.tolerance_of("last", "fp32").of_rms == 1e-3
+    assert spec.tolerance_of("last", "fp32").rms_share == 1e-3
     assert spec.tolerance_of("last", "bf16") == spec.tolerance_of("y", "bf16")
-    assert spec.tolerance_of("last", "bf16").of_rms == 4e-2
+    assert spec.tolerance_of("last", "bf16").rms_share == 4e-2
 
 
 # Hard values
@@ -134,7 +134,7 @@ def test_hard_inputs_hold_outliers_zeros_and_subnormals_and_what_makers_made():
 def test_nan_and_infinities_are_where_a_spec_says_what_becomes_of_them():
     spec = spec_of(lambda x, w: x * w, nonfinite=("x",))
     problem = hard_problem(spec, {"N": 4096}, "fp32", "cpu", 5)
-    x, y = problem.inputs[0], problem.expected[0]
+    x, y = problem.inputs[0], problem.targets[0]
     assert (x.isnan().sum(), x.isposinf().sum(), x.isneginf().sum()) == (1, 1, 1)
     assert torch.equal(y.isnan(), x.isnan()) and y.isinf().sum() == 2
     assert not check_outputs((y.float(),), problem).wrong

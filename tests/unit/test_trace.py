@@ -181,7 +181,7 @@ def test_kernels_of_a_graph_share_one_launch():
     trace.activities.add(ActivityKind.CALL, "cudaGraphLaunch", 0, 4, correlation=3)
     launches = trace.activities.launches()
     assert list(launches) == [4, 4, 4, 4, -1]
-    assert device_times(trace, "0").launched == 4
+    assert device_times(trace, "0").launches == 4
 
 
 def test_a_launch_is_of_its_own_process():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.traces import _without_rule, as_run
+from workbench.commands.traces import _plain_sentence, trace_run
 from workbench.data.units import percent
 from workbench.reports.findings import BASELINE, STEP, markdown
 from workbench.traces.readers import read
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 
 def results(name):
-    kept = as_run(summarise(read([GOLDEN / name])), "read", name, f"workbench read {name}")
+    kept = trace_run(summarise(read([GOLDEN / name])), "read", name, f"workbench read {name}")
     return markdown([(kept.run, (), kept.findings)])
 
 
@@ -74,6 +74,6 @@ def test_without_a_rule_the_sentence_names_the_largest_cause_of_idle_time():
     idle = summary.times.idle()
     largest, least = (choose(idle, key=idle.__getitem__) for choose in (max, min))
     assert idle[largest] > idle[least]
-    sentence = _without_rule(summary)
+    sentence = _plain_sentence(summary)
     assert f"most of it by {largest}" in sentence and sentence.startswith("No rule holds")
     assert f"idle in {percent(1 - summary.times.utilisation)} of the window" in sentence

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.commands.traces import as_run
+from workbench.commands.traces import trace_run
 from workbench.reports.figures.trace import LEFT, WIDTH, tick_step
 from workbench.reports.figures.trace import timeline as drawn
 from workbench.traces.host_work import longest_gaps, operation_rows, operations_of, range_rows
@@ -438,7 +438,7 @@ def test_real_kernels_have_the_word_of_what_was_planted_in_them():
 
 def test_a_trace_as_a_run_has_kpis_findings_and_kernels_of_kind_profiled():
     trace = read([GOLDEN / "h200" / "eager_trace.json.gz"])
-    kept = as_run(summarise(trace), "read", "eager_trace.json.gz", "workbench read")
+    kept = trace_run(summarise(trace), "read", "eager_trace.json.gz", "workbench read")
     assert kept.run.device == "NVIDIA H200" and kept.run.files[0]["sha256"]
     assert kept.run.environment.cpu == "" and kept.run.environment.gpu is None
     first = kept.findings[0]
@@ -451,7 +451,7 @@ def test_a_trace_as_a_run_has_kpis_findings_and_kernels_of_kind_profiled():
 
 def test_a_launch_with_counters_is_a_profile_with_metrics():
     trace = read([GOLDEN / "h200" / "raw_base.csv.gz"])
-    kept = as_run(summarise(trace), "read", "raw_base.csv.gz", "workbench read")
+    kept = trace_run(summarise(trace), "read", "raw_base.csv.gz", "workbench read")
     spilled, mm, _ = kept.profiles  # the longest first
     metrics = {e.name: e.value for e in mm.metrics}
     assert mm.total_s == pytest.approx(186_816e-9)

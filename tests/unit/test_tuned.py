@@ -243,9 +243,9 @@ def test_a_damaged_entry_costs_itself_only(tmp_path, capsys, changed):
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(spoilt(**changed)))
     held_ = Tuned.load(path)
-    assert list(held_.entries.values()) == BASE[:1] and len(held_.damaged) == 1
+    assert list(held_.entries.values()) == BASE[:1] and len(held_.damage_notes) == 1
     (name,) = changed
-    assert held_.damaged[0].startswith(f"entries[1].{name}")
+    assert held_.damage_notes[0].startswith(f"entries[1].{name}")
     assert cli.main(["tuned", "--file", str(path)]) == 0
     text = capsys.readouterr()
     assert "1 entry that cannot be used" in text.err and text.err.count("\n") == 1
@@ -253,7 +253,7 @@ def test_a_damaged_entry_costs_itself_only(tmp_path, capsys, changed):
     assert merge(path, tmp_path / "mine.json") == (1, 1)
     with changing(path) as tuned_:
         tuned_.add(BASE[1])
-    assert read(path) == BASE and Tuned.load(path).damaged == []
+    assert read(path) == BASE and Tuned.load(path).damage_notes == []
 
 
 @pytest.mark.parametrize("changed", SPOILT, ids=ascii)
@@ -297,7 +297,7 @@ def test_a_winner_with_an_odd_knob_leaves_the_file_readable(tmp_path, value):
     ]  # fmt: skip
     with pytest.raises(TunedError, match=r"not kept: matmul\.tiles\.config\.block_m is"):
         remember(RUN, odd, a_spec(), path)
-    assert "persistent" in {e.impl for e in read(path)} and not Tuned.load(path).damaged
+    assert "persistent" in {e.impl for e in read(path)} and not Tuned.load(path).damage_notes
 
 
 def remember_in(path):
@@ -309,7 +309,7 @@ def test_an_entry_must_be_whole(tmp_path, name):
     path = tmp_path / "t.json"
     entry = {k: v for k, v in GOOD["entries"][0].items() if k != name}
     path.write_text(json.dumps({"tuned": 1, "entries": [entry]}))
-    assert Tuned.load(path).damaged == [f"entries[0] lacks `{name}`"]
+    assert Tuned.load(path).damage_notes == [f"entries[0] lacks `{name}`"]
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
@@ -654,12 +654,12 @@ def test_a_config_that_is_given_is_used(here, caplog):
     impl = an_impl()
     keep(here, impl)
     assert impl(*tensors(), config=Tiles(16)) == Tiles(16)
-    assert not caplog.records and not impl.chosen
+    assert not caplog.records and not impl.launch_configs
 
 
 def test_a_library_takes_no_config(here):
     library = a_spec().impl(backend="torch", name="torch")(lambda *inputs: "c")
-    assert library(*tensors()) == "c" and not library.chosen
+    assert library(*tensors()) == "c" and not library.launch_configs
 
 
 @pytest.mark.parametrize("kind", ["cpu", "meta"])
@@ -770,13 +770,13 @@ def test_a_program_with_ever_new_shapes_keeps_few(here, monkeypatch):
     impl = an_impl()
     for m in range(1, 40):
         impl(*tensors(m=m))
-    assert len(impl.chosen) <= 5 and len(tuned_cache.LOOKED_UP) == 1
+    assert len(impl.launch_configs) <= 5 and len(tuned_cache.LOOKED_UP) == 1
 
 
 def test_a_copy_of_an_impl_chooses_for_itself(here):
     impl = an_impl()
     impl(*tensors())
-    assert impl.chosen and not replace(impl, name="other").chosen
+    assert impl.launch_configs and not replace(impl, name="other").launch_configs
 
 
 SAYS = """

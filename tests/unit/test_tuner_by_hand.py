@@ -38,14 +38,14 @@ def test_places_are_steps_of_knobs_and_of_impls():
     found = surrogate.places(some, 0.5)
     half = math.sqrt(0.5)
     assert found.steps.tolist() == [[0, half, 2, 0], [half, 0, 0, 0], [half, 0, 1, 1]]
-    assert found.impl.tolist() == [1, 0, 0] and found.shared == 0.5
-    assert surrogate.places(some[1:], 0.5).shared == 0.0
+    assert found.impl.tolist() == [1, 0, 0] and found.shared_memory == 0.5
+    assert surrogate.places(some[1:], 0.5).shared_memory == 0.0
     part = found.select([2, 0])
     assert part.steps.tolist() == [[half, 0, 1, 1], [0, half, 2, 0]] and part.impl.tolist() == [
         0,
         1,
     ]
-    assert part.shared == 0.5
+    assert part.shared_memory == 0.5
 
 
 STEPS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
@@ -132,7 +132,7 @@ def test_the_gain_is_the_expected_improvement_on_the_best_measured_mean():
     belief = Belief(parts[1], parts[0], [0, 2])
     assert belief.deviation == pytest.approx(deviation)
     assert belief.gain == pytest.approx(surrogate.improvement(1.0, mean, deviation).tolist())
-    assert replace(belief, timed=[]).gain == pytest.approx(
+    assert replace(belief, timed_configs=[]).gain == pytest.approx(
         surrogate.improvement(0.8, mean, deviation).tolist()
     )
 
@@ -207,8 +207,8 @@ def test_extents_have_four_binary_figures():
 
 
 def spec_at(*bench, **more):
-    given = {"bench": bench, "near": dict, "refuse": lambda s: None, "bytes": lambda s, d: 4 << 20,
-             "flops": lambda **s: 1}  # fmt: skip
+    given = {"bench": bench, "nearest_sizes": dict, "refuse": lambda s: None,
+             "bytes": lambda s, d: 4 << 20, "flops": lambda **s: 1}  # fmt: skip
     return SimpleNamespace(**given | more)
 
 
@@ -318,7 +318,7 @@ def test_a_config_that_failed_breaks_a_rule_or_none_ran():
 def test_calls_decide_the_rules_of_the_interpreter():
     def result(wrong="", bits="a", rule=None, operators=(), launches=("f",)):
         checked = SimpleNamespace(wrong=wrong, rule=rule, bits=bits)
-        return SimpleNamespace(checked=checked, operators=operators, launches=launches)
+        return SimpleNamespace(check=checked, operators=operators, launches=launches)
 
     named, hidden = CheckCall.create({"N": 4}, 1), CheckCall.create({"N": 5}, 1)
 
@@ -388,7 +388,7 @@ def test_a_stop_is_taken_from_the_one_run_of_all_that_is_known(monkeypatch):
     monkeypatch.setattr(resume, "stop_of", lambda finding: finding)
 
     def stop(chance, tried, of):
-        return SimpleNamespace(chance=chance, tried=tried, of=of)
+        return SimpleNamespace(chance=chance, tries=tried, total=of)
 
     findings = [None, stop(0.1, 2, 8), stop(0.2, 3, 9), stop(0.3, 2, 9), stop(0.4, 2, 9)]
     history = SimpleNamespace(findings=lambda run: findings if run == "r" else [])

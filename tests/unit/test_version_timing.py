@@ -131,7 +131,7 @@ LOST = ChildProcessError("died (exit code 7)")
     [
         ({"begin": RuntimeError("out of memory.\nmore")}, "out of memory", 3),
         ({"open_alone": Refusal("check", "wrong by 3")}, "wrong by 3", 0),
-        ({"open_alone": Refusal("launch", "illegal", poisoned=True)}, "illegal", 3),
+        ({"open_alone": Refusal("launch", "illegal", is_poisoned=True)}, "illegal", 3),
         ({"window_alone": LOST}, "a measuring process died (exit code 7)", 3),
         ({"close_alone": Refusal("check", "in timed calls, wrong")}, "in timed calls", 0),
         ({"open_alone": TimeoutError("took longer than 120 s")}, "took longer", 3),

@@ -302,7 +302,7 @@ def test_the_seconds_of_a_task_can_be_read(monkeypatch):
 
     right, (result, spent) = replies.read(replies.write(True, task(0.01)))
     assert right and result == Refusal("check", "wrong")
-    assert spent.total >= spent.check >= 0.01 and spent.timed == 0
+    assert spent.total >= spent.check >= 0.01 and spent.timing_s == 0
 
 
 def test_an_error_arrives_by_its_class_or_by_its_name():

@@ -252,7 +252,7 @@ def test_without_a_profile_the_most_launches_come_first():
 
 def test_launches_beyond_the_kept_signatures_are_counted_and_named():
     first = launches("a", (1,), 2)
-    workload = RecordedWorkload([], [first], beyond=[(first.signature.function, 40)])
+    workload = RecordedWorkload([], [first], omissions=[(first.signature.function, 40)])
     assert rows_of(workload)[0].launches == 42 == workload.launches
     assert any("40 launches had signatures beyond" in line for line in head_lines(workload))
 

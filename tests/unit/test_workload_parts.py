@@ -641,7 +641,7 @@ def test_experts_are_written_by_batch_and_others_left_out(tmp_path):
     assert path.name == "E=8,N=1792,device_name=AMD_MI300X_1.json"
     written = json.loads(path.read_text())
     assert list(written) == ["8", "64"] and written["64"]["BLOCK_SIZE_M"] == 3
-    assert result.exported == 2 and [e for e, _ in result.left_out] == [odd]
+    assert result.exported_entries == 2 and [e for e, _ in result.left_out] == [odd]
 
 
 def test_of_entries_with_one_place_the_newest_is_kept(tmp_path):
@@ -1061,9 +1061,9 @@ def item(share, launch_s, least_s, m=64, **more):
 
 
 def test_what_can_be_won_lies_above_the_bandwidth():
-    assert item(0.5, None, 1.0).to_win == 0.5
-    assert item(0.5, 4.0, 1.0).to_win == 0.375
-    assert item(0.5, 4.0, 4.0).to_win == item(0.5, 4.0, 9.0).to_win == 0.5 * 0.02
+    assert item(0.5, None, 1.0).winnable_share == 0.5
+    assert item(0.5, 4.0, 1.0).winnable_share == 0.375
+    assert item(0.5, 4.0, 4.0).winnable_share == item(0.5, 4.0, 9.0).winnable_share == 0.5 * 0.02
     some = [item(0.5, 4.0, 1.0), item(0.5, 8.0, 1.0)]
     assert plan.time_for(some[0], some, 10.0) == pytest.approx(10 * 0.375 / 0.8125)
     none = [item(0.0, None, 1.0)] * 4
@@ -1267,7 +1267,7 @@ def test_launches_are_counted_by_signature_up_to_a_number(recording, monkeypatch
     recording.note_launch(scale, (1,), {}, 7, triton_hooks.NOBODY)
     whole = recording.workload(False)
     assert [(c.signature.grid, c.launches) for c in whole.signatures] == [((1, 1), 3), ((1, 2), 1)]
-    assert [(f.name, n) for f, n in whole.beyond] == [("add", 3), ("scale", 1)]
+    assert [(f.name, n) for f, n in whole.omissions] == [("add", 3), ("scale", 1)]
     assert whole.launches == 8 == recording._seen and recording._kept_keys <= 2
     kernels = recording._all_kernels()
     assert len(kernels) == 2 and sum(len(k.counters) for k in kernels) <= 2
@@ -1281,7 +1281,7 @@ def test_a_launch_that_cannot_be_described_is_counted_alone(recording, monkeypat
     for _ in range(2):
         recording.note_launch(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
     whole = recording.workload(True)
-    assert whole.signatures == [] and [(f.name, n) for f, n in whole.beyond] == [("add", 2)]
+    assert whole.signatures == [] and [(f.name, n) for f, n in whole.omissions] == [("add", 2)]
     assert whole.notes == ["Launches of add are counted alone: ValueError: odd"]
 
 

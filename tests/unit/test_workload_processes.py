@@ -377,7 +377,7 @@ def test_the_cache_has_the_three_times_in_milliseconds_and_a_folder_a_key(monkey
     folder = tmp_path / "a" / "b"
     for _ in range(2):  # the second time the folders are there
         result = triton_cache.export_triton_cache(some, folder)
-    assert result.exported == 2 and result.left_out == [(some[2], "odd")]
+    assert result.exported_entries == 2 and result.left_out == [(some[2], "odd")]
     assert result.files == [folder / f"key{n}" / "a.json" for n in (1, 2)]
     assert all(path.is_file() for path in result.files)
     assert asked[0][:2] == (("1",), ["one"])

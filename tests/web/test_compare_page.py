@@ -23,7 +23,7 @@ from workbench.code.listing import read_sass
 from workbench.code.partitions import specialisation
 from workbench.commands.ceilings import CeilingsOptions
 from workbench.commands.ceilings_command import stated_run
-from workbench.commands.traces import as_run
+from workbench.commands.traces import trace_run
 from workbench.data import stats
 from workbench.data.record import (
     Case,
@@ -215,7 +215,9 @@ def experiment() -> str:
 
 def trace(of: Trace) -> str:
     summary = summarise(of)
-    kept = as_run(summary, "read", of.files[0].name if of.files else "t.json", "workbench read t")
+    kept = trace_run(
+        summary, "read", of.files[0].name if of.files else "t.json", "workbench read t"
+    )
     return trace_page(kept.run, (), kept.findings, kept.profiles, summary)
 
 
@@ -243,7 +245,7 @@ def hostile() -> str:
 def two_traces() -> str:
     operands = []
     for name in ("eager_trace.json.gz", "graph_trace.json.gz"):
-        kept = as_run(summarise(read([TRACES / "h200" / name])), "read", name, "")
+        kept = trace_run(summarise(read([TRACES / "h200" / name])), "read", name, "")
         operands.append(TraceOperand(name, kept.findings, kept.profiles))
     result = compared_traces(operands[0], operands[1], 0.01)
     return comparison_page(result, "workbench compare a b", "2026-11-23T10:00:00")

@@ -220,7 +220,7 @@ def test_a_point_says_what_holds_it_and_finds_its_row(show: Open) -> None:
     mark = point(tab, row)
     meet(tab, mark)
     text = tab.inner_text("#tip")
-    assert sheet.points[row].held.sentence in text and sheet.points[row].sizes in text
+    assert sheet.points[row].limit.sentence in text and sheet.points[row].sizes in text
     tab.mouse.down()
     tab.mouse.up()
     result = tab.locator(f"#r{row}")

@@ -35,22 +35,22 @@ class NotInterpreted(AdaptedError):
 class OutputUse:
     """What a launch does to a tensor that it writes."""
 
-    written: float  # share of its elements
+    written_share: float  # share of its elements
     read: bool  # the result depends on what it held before
 
     @property
     def clean(self) -> bool:
         """Whether the result is the same whatever the tensor held before."""
-        return self.written == 1 and not self.read
+        return self.written_share == 1 and not self.read
 
     def sentence(self, kernel: str, name: str) -> str:
         """Return what is wrong with an output that is not clean, and what to do."""
         named = f"inputs=({name!r},), --input {name}"
-        if self.written < 1:
+        if self.written_share < 1:
             return (
-                f"{kernel} writes {name} in {100 * self.written:.3g} % of its elements, and the "
-                f"others keep what they held; let the grid cover {name}, or, if the launch needs "
-                f"what it holds, name it: {named}; if it holds partial results, as many as a "
+                f"{kernel} writes {name} in {100 * self.written_share:.3g} % of its elements, and "
+                f"the others keep what they held; let the grid cover {name}, or, if the launch "
+                f"needs what it holds, name it: {named}; if it holds partial results, as many as a "
                 f"config has blocks, their sum is compared: partial=({name!r},), --partial {name}."
             )
         return (
@@ -66,11 +66,11 @@ class Discovered:
     outputs: tuple[str, ...]
     initial: Mapping[str, Initial]  # of all that a launch changes
     first: int  # index of the config whose outputs are expected: the first that ran
-    skipped: str | None = None  # why an earlier one did not run
-    unmoved: str | None = None  # why the second check uses the same values as the first
+    skip_reason: str | None = None  # why an earlier one did not run
+    repeat_reason: str | None = None  # why the second check uses the same values as the first
     # outputs that a launch reads or writes in part, and that nobody declared to be inputs, too
     odd: Mapping[str, OutputUse] = field(default_factory=dict)
-    rounded: int | None = None  # bits of the mantissa to which it rounds operands of products
+    mantissa_bits: int | None = None  # bits of the mantissa to which it rounds operands of products
     twice: tuple[str, ...] = ()  # equal values that two programs write, in clauses
 
 

@@ -88,10 +88,10 @@ class Listed(Impl):
     """An Impl whose configs are those that the user listed, not all combinations of their
     values."""
 
-    listed: tuple[Any, ...] = ()
+    configs: tuple[Any, ...] = ()
     launcher: Launcher | None = None
     integers: Mapping[str, Any] = field(default_factory=dict)
-    kept: Kept | None = None
+    store: Kept | None = None
 
     def load(self) -> None:
         """Import the module of the user's function. Raises AdaptedError."""
@@ -104,9 +104,9 @@ class Listed(Impl):
 
     def examine_code(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
         """Return what all programs of the launch write, where only some of them will run."""
-        if self.launcher is None or self.kept is None or not self.launcher.call.sampled:
+        if self.launcher is None or self.store is None or not self.launcher.call.sampled:
             return None
-        return import_module(SAMPLED).examine_code(ttgir, grid, given, self.kept.probes)
+        return import_module(SAMPLED).examine_code(ttgir, grid, given, self.store.probes)
 
     @property
     def sampling(self) -> Sampling | None:
@@ -124,9 +124,9 @@ class Listed(Impl):
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Yield the listed configs that differ from `default` only in the knobs to vary."""
         words = {knob.__name__ for knob in vary}
-        held = [n for n, word in self.knobs().items() if vary and word not in words]
-        for config in self.listed:
-            if all(getattr(config, n) == getattr(default, n) for n in held):
+        fixed = [n for n, word in self.knobs().items() if vary and word not in words]
+        for config in self.configs:
+            if all(getattr(config, n) == getattr(default, n) for n in fixed):
                 yield config
 
 
@@ -148,18 +148,18 @@ def load(file: str, module: str, fingerprint: str) -> Spec:
 
 def spec_of(call: Call, folder: Path, module: str) -> Spec:
     """Return the Spec of a call, with its Impl."""
-    kept, sizes, known = Kept(folder), sizes_of(call), extent_names(call)
+    store, sizes, names = Kept(folder), sizes_of(call), extent_names(call)
     spec = TakenInput(
         name=call.name,
         inputs={
-            n: Tensor(" ".join(kept_axes(n, t, known)), t.dtype, partial(kept.input, n))
+            n: Tensor(" ".join(kept_axes(n, t, names)), t.dtype, partial(store.input, n))
             for n, t in ((n, call.tensors[n]) for n in call.inputs)
         },
         outputs={
-            n: Tensor(" ".join(compared_axes(call, n, known)), call.tensors[n].dtype)
+            n: Tensor(" ".join(compared_axes(call, n, names)), call.tensors[n].dtype)
             for n in call.outputs
         },
-        reference=kept.reference(call),
+        reference=store.reference(call),
         flops=lambda **_: call.flops,
         check=[sizes],
         bench=[sizes],
@@ -189,10 +189,10 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             {},
             call.mutates,
             call.unchecked,
-            listed=listed,
+            configs=listed,
             launcher=launcher,
-            integers=GivenIntegers(call, kept),
-            kept=kept,
+            integers=GivenIntegers(call, store),
+            store=store,
         )
     )
     return spec
@@ -210,32 +210,32 @@ def extent_names(call: Call) -> dict[int, str]:
     return {v: n for n, v in free.items() if list(numbers.values()).count(v) == 1}
 
 
-def axes(name: str, layout: Layout, known: Mapping[int, str]) -> list[str]:
+def axes(name: str, layout: Layout, names: Mapping[int, str]) -> list[str]:
     """Return the axes of a tensor: by the user's name of the extent, else `x0 x1`."""
-    return [known.get(n, f"{name}{i}") for i, n in enumerate(layout.shape)]
+    return [names.get(n, f"{name}{i}") for i, n in enumerate(layout.shape)]
 
 
-def compared_axes(call: Call, name: str, known: Mapping[int, str]) -> list[str]:
+def compared_axes(call: Call, name: str, names: Mapping[int, str]) -> list[str]:
     """Return the axes of what is compared of an output: a sum of partial results has one row."""
-    every = axes(name, call.tensors[name], known)
+    every = axes(name, call.tensors[name], names)
     return ["1", *every[1:]] if name in call.partial else every
 
 
-def kept_axes(name: str, layout: Layout, known: Mapping[int, str]) -> list[str]:
+def kept_axes(name: str, layout: Layout, names: Mapping[int, str]) -> list[str]:
     """Return the axes of the memory in which a tensor is stored."""
-    return axes(name, layout, known) if layout.plain else [f"{name}_span"]
+    return axes(name, layout, names) if layout.plain else [f"{name}_span"]
 
 
 def sizes_of(call: Call) -> dict[str, int]:
     """Return the extent of every axis of the Spec: `{"n_rows": 1024, "x1": 64, ...}`."""
     results: dict[str, int] = {}
-    known = extent_names(call)
+    names = extent_names(call)
     for name in call.inputs:
         layout = call.tensors[name]
-        results |= dict(zip(kept_axes(name, layout, known), layout.extents, strict=True))
+        results |= dict(zip(kept_axes(name, layout, names), layout.extents, strict=True))
     for name in call.outputs:
         layout = call.tensors[name]
-        results |= dict(zip(axes(name, layout, known), layout.shape, strict=True))
+        results |= dict(zip(axes(name, layout, names), layout.shape, strict=True))
     return results
 
 
@@ -300,8 +300,9 @@ class Launcher:
         entry = self._entries.get(tuple(values(config).items()))
         if entry is None:
             raise AdaptedError(f"{values(config)} is not in the list of configs that was given")
-        given = dict(zip(self.call.inputs, tensors, strict=True))
-        memory = {n: given[n] if n in given else self._fresh(n, given) for n in self.call.tensors}
+        inputs = dict(zip(self.call.inputs, tensors, strict=True))
+        names = self.call.tensors
+        memory = {n: inputs[n] if n in inputs else self._fresh(n, inputs) for n in names}
         views = self.fire_both_ways(memory, entry)
         outputs = tuple(views[n] for n in self.call.outputs)
         return outputs[0] if len(outputs) == 1 else outputs

@@ -25,13 +25,13 @@ MOST = 4096  # shapes kept per Impl, about 0.5 KB each, as a program may use eve
 
 
 def choose(impl: Impl, inputs: Sequence[Any], at: Any) -> Any:
-    """Return the config for these inputs, which are tensors; it is kept in `impl.chosen[at]`."""
+    """Return the config for these inputs, which are tensors; `impl.launch_configs[at]` keeps it."""
     config = _choice(impl, inputs)
-    if not any(choices is impl.chosen for choices in LOOKED_UP):
-        LOOKED_UP.append(impl.chosen)
-    if len(impl.chosen) >= MOST:
-        impl.chosen.clear()
-    impl.chosen[at] = config
+    if not any(configs is impl.launch_configs for configs in LOOKED_UP):
+        LOOKED_UP.append(impl.launch_configs)
+    if len(impl.launch_configs) >= MOST:
+        impl.launch_configs.clear()
+    impl.launch_configs[at] = config
     return config
 
 

@@ -15,10 +15,10 @@ from workbench.adapted.travel import AdaptedError
 from workbench.measurement.inputs import torch_dtype
 
 
-def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> dict[str, Any]:
+def expected_of(reference: Callable[..., Any], arguments: Arguments, call: Call) -> dict[str, Any]:
     """Return the outputs of the user's reference, by name. It gets copies, floats as float64.
     Raises AdaptedError where it fails or its outputs are not those of the call."""
-    args, kwargs = given
+    args, kwargs = arguments
     try:
         returned = reference(*map(_widen, args), **{k: _widen(v) for k, v in kwargs.items()})
     except Exception as error:
@@ -27,33 +27,33 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
             "arguments of the launch, floats as float64, and returns the outputs."
         ) from error
     outputs = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
-    wanted = {n: call.compared_shape(n) for n in call.outputs}
-    if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
-        text = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
+    shapes = {n: call.compared_shape(n) for n in call.outputs}
+    if [tuple(getattr(o, "shape", ())) for o in outputs] != list(shapes.values()):
+        text = ", ".join(f"{n} {shape}" for n, shape in shapes.items())
         raise AdaptedError(f"The reference does not return {text}, in this order.")
-    for name, output in zip(wanted, outputs, strict=True):
+    for name, output in zip(shapes, outputs, strict=True):
         ours = torch_dtype(call.tensors[name].dtype)
         if output.is_floating_point() and not ours.is_floating_point:
             raise AdaptedError(
                 f"The reference returns {name} as {output.dtype}, and the launch writes {ours}, "
                 f"which must be exact; return whole numbers: {name}.to({ours})."
             )
-    return {n: _widen(o).cpu() for n, o in zip(wanted, outputs, strict=True)}
+    return {n: _widen(o).cpu() for n, o in zip(shapes, outputs, strict=True)}
 
 
 def reads(
     reference: Callable[..., Any],
-    given: Arguments,
+    arguments: Arguments,
     call: Call,
     memory: Mapping[str, Any],
     name: str,
 ) -> bool:
     """Return whether the reference's outputs depend on what a tensor holds: it fails, or gives
     others, where the tensor holds poison."""
-    expected = expected_of(reference, given, call)
+    expected = expected_of(reference, arguments, call)
     poison = {name: filled_like(memory[name], POISON)}
     try:
-        poisoned = expected_of(reference, substitute_memory(given, call, poison), call)
+        poisoned = expected_of(reference, substitute_memory(arguments, call, poison), call)
     except AdaptedError:
         return True
     return any(not same_bits(poisoned[n], expected[n]) for n in expected)
@@ -61,33 +61,33 @@ def reads(
 
 def keep_read_outputs(
     reference: Callable[..., Any],
-    given: Arguments,
+    arguments: Arguments,
     call: Call,
     memory: Mapping[str, Any],
     result: Discovered,
 ) -> Discovered:
     """Return `result` with the outputs that the reference reads as inputs, too; the others are
     poisoned before each check."""
-    read = {n for n in result.odd if reads(reference, given, call, memory, n)}
-    held: dict[str, Initial] = {
+    read = {n for n in result.odd if reads(reference, arguments, call, memory, n)}
+    values: dict[str, Initial] = {
         n: "values" if bool(byte_tensor(memory[n]).any()) else "zeros" for n in read
     }
     odd = {n: use for n, use in result.odd.items() if n not in read}
-    return replace(result, initial={**result.initial, **held}, odd=odd)
+    return replace(result, initial={**result.initial, **values}, odd=odd)
 
 
 def expected_again(
-    stage: Path, reference: Callable[..., Any], given: Arguments, call: Call, result: Discovered
+    stage: Path, reference: Callable[..., Any], arguments: Arguments, call: Call, result: Discovered
 ) -> Discovered:
     """Save the reference's outputs for the values of the second check, or drop these values where
-    it fails or is not finite. Returns `result` with the reason in `unmoved`."""
+    it fails or is not finite. Returns `result` with the reason in `repeat_reason`."""
     import torch
 
-    if result.unmoved:
+    if result.repeat_reason:
         return result
     other = torch.load(stage / MOVED_ARGS, weights_only=True)
     try:
-        expected = expected_of(reference, substitute_memory(given, call, other), call)
+        expected = expected_of(reference, substitute_memory(arguments, call, other), call)
     except AdaptedError as error:
         reason: str | None = str(error)
     else:
@@ -95,7 +95,7 @@ def expected_again(
         torch.save(expected, stage / MOVED_EXPECTED)
     if reason:
         (stage / MOVED_ARGS).unlink()
-    return replace(result, unmoved=reason)
+    return replace(result, repeat_reason=reason)
 
 
 def _widen(value: Any) -> Any:

@@ -37,7 +37,7 @@ def launch_sample(
         return Refusal("check", fault)
     memory = {
         name: filled_like(x, POISON) if call.initial.get(name) == "nothing" else x.clone()
-        for name, x in impl.kept.args.items()
+        for name, x in impl.store.args.items()
     }
     plan = ProgramPlan(numbers_of(footprint, math.prod(entry.grid)), OTHER_S)
     try:
@@ -55,8 +55,8 @@ def launch_sample(
 def _fault_of(call: Call, footprint: Footprint | None) -> str | None:
     """Return what is wrong with the addresses of all programs, or None."""
     for tensor in footprint.tensors if footprint else ():
-        if tensor.beyond:
-            of = f"{tensor.beyond:,} elements past the end of {tensor.argument}"
+        if tensor.excess:
+            of = f"{tensor.excess:,} elements past the end of {tensor.argument}"
             return f"it writes {of}; is a mask missing?"
     shares = shares_of(call, footprint)
     for name in whole_outputs(call):
@@ -97,7 +97,7 @@ def compare_sample(kernel: str, result: SampleResult) -> Checked | Refusal | Non
     impl: Any = spec.impls[0]
     verdicts = []
     for name, packed_values in result.values.items():
-        actual, expected = _both_values(impl.kept, impl.launcher.call, name, result, packed_values)
+        actual, expected = _both_values(impl.store, impl.launcher.call, name, result, packed_values)
         if actual.numel():
             dtype = spec.outputs[name].dtype
             verdicts.append(compare_values(name, actual, expected, spec.tolerance, dtype))

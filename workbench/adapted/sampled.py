@@ -151,7 +151,7 @@ def numbers_of(footprint: Footprint | None, programs: int) -> list[int]:
     dice = np.random.default_rng(SEED)
     match: list[int] = []
     for tensor in footprint.tensors if footprint else ():
-        match += tensor.shared[1:] if tensor.shared else ()
+        match += tensor.shared_element[1:] if tensor.shared_element else ()
     for writers in footprint.writers.values() if footprint else ():
         match += writers
     match += [0, programs - 1, min(1, programs - 1)]

@@ -130,9 +130,9 @@ class ProgramTrace:
         for memory in self._memories:
             if memory.begin <= low and high < memory.end:
                 return memory
-        raise LaunchFault(self._out_of_bounds(kind, address))
+        raise LaunchFault(self._bounds_message(kind, address))
 
-    def _out_of_bounds(self, kind: str, address: Any) -> str:
+    def _bounds_message(self, kind: str, address: Any) -> str:
         import numpy as np
 
         inside = np.zeros(len(address), dtype=bool)

@@ -36,10 +36,10 @@ SPEC = load(__file__, __name__, "{fingerprint}")
 '''
 
 
-def split_options(kernel: Any, given: Arguments) -> tuple[Arguments, dict[str, Any]]:
+def split_options(kernel: Any, arguments: Arguments) -> tuple[Arguments, dict[str, Any]]:
     """Return the arguments of a launch without the compiler's options among them, and these: a
     launch may name `num_warps` or `enable_fp_fusion` beside the function's own arguments."""
-    args, kwargs = given
+    args, kwargs = arguments
     names = backend_options() - set(getattr(kernel, "arg_names", ()))
     plain = {name: value for name, value in kwargs.items() if name not in names}
     return (args, plain), {n: v for n, v in kwargs.items() if n in names}
@@ -84,7 +84,7 @@ def _argument(
     name: str,
     positional: bool,
     value: Any,
-    known: dict[tuple[Any, ...], str],
+    names: dict[tuple[Any, ...], str],
     layouts: dict[str, Layout],
     memory: dict[str, Any],
 ) -> Argument:
@@ -100,19 +100,19 @@ def _argument(
     if not isinstance(value, torch.Tensor):
         return Argument(name, positional, pack(value, f"The argument {name}"))
     same = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
-    if same not in known:
+    if same not in names:
         layouts[name] = layout_of(name, value)
         memory[name] = memory_of(value.detach(), layouts[name])
-        known[same] = name
-    return Argument(name, positional, None, known[same], descriptor)
+        names[same] = name
+    return Argument(name, positional, None, names[same], descriptor)
 
 
-def overlaps(given: Arguments, names: Sequence[str]) -> list[tuple[str, str]]:
+def overlaps(arguments: Arguments, names: Sequence[str]) -> list[tuple[str, str]]:
     """Return the pairs of tensors of a launch that share a part of their memory, and are not one
     tensor."""
     import torch
 
-    args, kwargs = given
+    args, kwargs = arguments
     spans: dict[tuple[int, int], str] = {}
     for name, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
         tensor = getattr(value, "base", value)

@@ -21,9 +21,9 @@ Words = str | Sequence[str]
 """One word, or several."""
 
 
-def words(given: Words) -> tuple[str, ...]:
+def words(value: Words) -> tuple[str, ...]:
     """Return one word or several as a tuple."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def sizes_texts(sizes: ManySizes | None) -> tuple[str, ...]:

@@ -168,11 +168,11 @@ def _check_signature(
     function: Callable[..., Any], sizes: Sequence[Mapping[str, int]], provider: bool
 ) -> None:
     """Raise OptionError where a function cannot be called with these sizes."""
-    given = {**(sizes[0] if sizes else {}), **({PROVIDER: ""} if provider else {})}
+    arguments = {**(sizes[0] if sizes else {}), **({PROVIDER: ""} if provider else {})}
     try:
-        inspect.signature(function).bind(**given)
+        inspect.signature(function).bind(**arguments)
     except TypeError as error:
         raise OptionError(
-            f"{function.__name__} cannot be called with {', '.join(given)} ({error}); give it an "
-            "argument for each axis of the sizes."
+            f"{function.__name__} cannot be called with {', '.join(arguments)} ({error}); give it "
+            "an argument for each axis of the sizes."
         ) from None

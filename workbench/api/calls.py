@@ -51,16 +51,16 @@ def tune(
     from importlib import import_module
 
     command = import_module("workbench.commands.tune_function")
-    chosen = []
+    result = []
 
     def run() -> int:
-        chosen.append(command.tune(kernel, args, grid=grid, configs=configs, **options))
+        result.append(command.tune(kernel, args, grid=grid, configs=configs, **options))
         return PASSED
 
     out, database = Path(options.get("out", "results")), options.get("database")
     place = SweepOptions("full", out=out, database=database)  # the kernel's file comes with `run`
     called = call_in_process(place, "tune", run, options.get("progress"))
-    return TuneResult(called, chosen[0])
+    return TuneResult(called, result[0])
 
 
 def predict(
@@ -103,8 +103,8 @@ def predict(
     from workbench.commands.predict import predict_function
 
     options = PredictOptions(getattr(kernel, "__name__", "function"), device=device)
-    given = tuple(args), dict(kwargs or {})
-    run = partial(predict_function, options, kernel, given, grid, configs)
+    arguments = tuple(args), dict(kwargs or {})
+    run = partial(predict_function, options, kernel, arguments, grid, configs)
     return PredictResult(call_in_process(options, "predict", run, False))
 
 
@@ -126,9 +126,9 @@ def prune(kernel: Any, device: str | None = None, *, most: int = 5) -> dict[str,
     from workbench.adapted.pruned import pruner
     from workbench.device import hardware
 
-    known = hardware.live() if device is None else hardware.device_named(device)
-    if known is None:
+    gpu = hardware.live() if device is None else hardware.device_named(device)
+    if gpu is None:
         raise WorkbenchError('There is no GPU here; name a device: prune(kernel, "h200").')
     if most < 1:
         raise WorkbenchError(f"most={most} leaves no config; give 1 or more.")
-    return {"early_config_prune": pruner(kernel, known, most)}
+    return {"early_config_prune": pruner(kernel, gpu, most)}

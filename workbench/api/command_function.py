@@ -43,19 +43,19 @@ def command_function(
 ) -> Callable[[Callable[[Called], R]], Callable[..., R]]:
     """Return a decorator that makes a function of the command of its name; the decorated one
     creates its result. `first` are the arguments that may be given by place, with their defaults,
-    EMPTY for none; options that are `left_out` are no arguments. The function checks its arguments
-    as Python does. Raises TypeError where one is missing or has another name."""
+    EMPTY for none; options that are `left_out` are not arguments. The function checks its
+    arguments as Python does. Raises TypeError where one is missing or has another name."""
 
     def decorate(create: Callable[[Called], R]) -> Callable[..., R]:
         options = options_of(create.__name__)
         kinds = get_type_hints(options)
         hidden = {*PRINTED, *left_out}
         own = [f for f in fields(options) if f.name not in hidden]
-        known = {f.name: f for f in sorted(own, key=_is_file)}
-        parameters = [_parameter(known[n], kinds[n], default) for n, default in first.items()]
-        parameters += [_parameter(f, kinds[name]) for name, f in known.items() if name not in first]
+        flags = {f.name: f for f in sorted(own, key=_is_file)}
+        parameters = [_parameter(flags[n], kinds[n], default) for n, default in first.items()]
+        parameters += [_parameter(f, kinds[name]) for name, f in flags.items() if name not in first]
         signature = inspect.Signature([*parameters, PROGRESS])
-        given = {name: default for name, default in first.items() if default is not EMPTY}
+        defaults = {name: default for name, default in first.items() if default is not EMPTY}
 
         @wraps(create)
         def function(*args: Any, **named: Any) -> R:
@@ -65,11 +65,11 @@ def command_function(
                 raise TypeError(f"{create.__name__}() {error}") from None
             progress = values.pop("progress", None)
             chosen = {name: _option_value(name, kinds[name], v) for name, v in values.items()}
-            return create(call(options(**given | chosen), progress))
+            return create(call(options(**defaults | chosen), progress))
 
         returns = create.__annotations__["return"]
         function.__signature__ = signature.replace(return_annotation=returns)  # type: ignore[attr-defined]
-        function.__doc__ = _docstring(inspect.getdoc(create) or "", known)
+        function.__doc__ = _docstring(inspect.getdoc(create) or "", flags)
         return function
 
     return decorate
@@ -81,7 +81,7 @@ def _is_file(field: Field[Any]) -> bool:
 
 
 def _parameter(field: Field[Any], kind: Any, default: Any = MISSING) -> inspect.Parameter:
-    """Return an option as a parameter: by name alone, unless it has a `default` of its own here.
+    """Return an option as a parameter: only by name, unless it has a `default` of its own here.
     The words of a program are given by place, any number of them."""
     if field.name == "target":
         return inspect.Parameter("target", inspect.Parameter.VAR_POSITIONAL, annotation="str")
@@ -127,11 +127,11 @@ def _option_value(name: str, kind: Any, value: Any) -> Any:
     return str(value) if str in kinds and isinstance(value, int | Path) else value
 
 
-def _docstring(text: str, known: Mapping[str, Field[Any]]) -> str:
+def _docstring(text: str, fields: Mapping[str, Field[Any]]) -> str:
     """Return a docstring with what each argument means: as it stands there, or by the help."""
     head, _, own = text.partition("\n\nArgs:\n")
     written = set(re.findall(r"^    (\w+):", own, flags=re.M))
-    lines = [f"{name}: {_meaning(f)}" for name, f in known.items() if name not in written]
+    lines = [f"{name}: {_meaning(f)}" for name, f in fields.items() if name not in written]
     lines.append("progress: False for no display.")
     wrapper = textwrap.TextWrapper(96, "    ", "        ")
     return "\n".join([f"{head}\n\nArgs:", *own.splitlines(), *map(wrapper.fill, lines)])

@@ -89,12 +89,12 @@ def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -
     """Ring the selected and the default configs, each kind once in the legend."""
     named = set()
     for at, record in enumerate(own, 1):
-        chosen = winner is not None and record.case == winner.case
-        if chosen or record.default:
-            ink = colour("accent" if chosen else "ink")
+        is_winner = winner is not None and record.case == winner.case
+        if is_winner or record.default:
+            ink = colour("accent" if is_winner else "ink")
             look = {"linestyle": "", "marker": "o", "markersize": 12, "markerfacecolor": "none"}
-            name = "selected" if chosen else "default"
-            name += ", the default" if chosen and record.default else ""
+            name = "selected" if is_winner else "default"
+            name += ", the default" if is_winner and record.default else ""
             look["label"] = "_" if name in named else name  # matplotlib leaves "_" out
             named.add(name)
             ax.plot([at], [record.time_s / scale], color=ink, **look)

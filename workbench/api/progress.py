@@ -13,15 +13,15 @@ from workbench.commands.progress import Progress
 EVERY_S = 0.2  # between two updates of a display
 
 
-def progress_display(title: str, wanted: bool | None) -> Progress | None:
+def progress_display(title: str, shows: bool | None) -> Progress | None:
     """Return the display for this place: a bar in a notebook, a line where standard error is a
-    terminal, else none. `wanted` is False for none, and True for a line also without a terminal.
+    terminal, else none. `shows` is False for none, and True for a line also without a terminal.
     """
-    if wanted is False:
+    if shows is False:
         return None
     if runs_in_notebook():
         return NotebookBar(title)
-    return TerminalLine(title) if wanted or sys.stderr.isatty() else None
+    return TerminalLine(title) if shows or sys.stderr.isatty() else None
 
 
 def runs_in_notebook() -> bool:

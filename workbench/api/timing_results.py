@@ -99,7 +99,7 @@ class TuneResult(SweepResult):
         return self._function.kernel
 
     @property
-    def checked(self) -> bool:
+    def is_checked(self) -> bool:
         """Whether the outputs were checked: False where nothing on this machine could run it."""
         return self.best.record.checked != "not here"
 
@@ -155,7 +155,7 @@ class BenchResult(MeasureResult):
     @property
     def sentence(self) -> str:
         """The fastest provider at how many sizes, in one sentence."""
-        return bench_sentence(self.run.kernel, self.bests, self.predicted)
+        return bench_sentence(self.run.kernel, self.bests, self.is_predicted)
 
 
 def bench_sentence(name: str, bests: Sequence[BestConfig], predicted: bool) -> str:
@@ -192,8 +192,8 @@ class CompareResult(Result):
     def word(self) -> str:
         """`SLOW`, `FAST`, `SAME`, `CLOCK` or `INCONCLUSIVE`: the right operand against the left
         one; of stored runs it is a suspicion, `suspected SLOW`."""
-        known = self._called.result.more.get("comparison") or {}
-        word = str(known.get("word", ""))
+        comparison = self._called.result.more.get("comparison") or {}
+        word = str(comparison.get("word", ""))
         return word if word.startswith(SUSPECTED) else self.verdict.word
 
     @property

@@ -169,7 +169,7 @@ def join(request: CheckRequest, results: Sequence[CallResult] | Refusal) -> Chec
 
     if isinstance(results, Refusal):
         return results
-    each = [result.checked for result in results]
+    each = [result.check for result in results]
     for call, checked in zip(request.calls, each, strict=True):
         if checked.wrong:
             return Refusal("check", f"at {call.sizes} {checked.wrong}", rule=checked.rule)

@@ -77,12 +77,12 @@ class FactsJob:
     code: str  # hash of the Impl's code, with which the worker's own must agree
     version: str | None = None  # path of the kernel's file where it is not the kernel's own
     digest: str = ""  # of the files, where the hash of the code is the word of that code
-    tuned: str = ""  # date of a tuned config; empty for a default
+    tuning_date: str = ""  # date of a tuned config; empty for a default
 
-    def failure(self, refusal: Refusal, **known: Any) -> Failure:
+    def failure(self, refusal: Refusal, **facts: Any) -> Failure:
         """Return the failure of this config, without key and run."""
         reason = " ".join(refusal.reason.split())
-        about = {"cause": refusal.cause, "attempts": refusal.attempts, **known}
+        about = {"cause": refusal.cause, "attempts": refusal.attempts, **facts}
         return Failure(self.case, "", "", "", refusal.stage, reason, **about)
 
 
@@ -104,8 +104,8 @@ class CompileTask:
 
     def outcome(self, result: Outcome | Refusal) -> Outcome:
         """Return what a worker sent as an outcome that belongs to no run yet."""
-        known = self.job.failure(result) if isinstance(result, Refusal) else result
-        return replace(known, case=self.job.case, key=self.key, at=timestamp())
+        outcome = self.job.failure(result) if isinstance(result, Refusal) else result
+        return replace(outcome, case=self.job.case, key=self.key, at=timestamp())
 
 
 def triton_here() -> tuple[str, str, str]:

@@ -89,7 +89,7 @@ class Description:
 
 def describe(workers: Workers, request: DescriptionRequest) -> Description:
     """Return the description of a kernel, made in a worker. Raises CatalogError where its file
-    cannot be imported, or where what came back is no description."""
+    cannot be imported, or where what came back is not a description."""
     try:
         text = workers.submit(describe_kernel, request, timeout_s=DESCRIBE_S).result()
         return read_description(text)

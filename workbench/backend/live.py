@@ -449,13 +449,13 @@ class Live:
         taken: Mapping[int, worker.TaskTime],
     ) -> TimingResult:
         compiled = created.get(i)
-        known = compiled if isinstance(compiled, Compiled) else None
+        code = compiled if isinstance(compiled, Compiled) else None
         if i in refusal:
-            return TimingResult(refusal[i], known)
+            return TimingResult(refusal[i], code)
         if i not in taken:
-            return TimingResult(Refusal("measure", "gave no time", own=False), known)
+            return TimingResult(Refusal("measure", "gave no time", own=False), code)
         one = taken[i]
-        return TimingResult(one.result, known, one.kernels, one.peak_bytes, one.boost)
+        return TimingResult(one.result, code, one.kernels, one.peak_bytes, one.boost)
 
     def close(self) -> None:
         """End all processes and release the GPU's lock."""
@@ -496,7 +496,7 @@ def _part(part: TimingTask, rules: Protocol, seed: int) -> worker.WorkerTask:
 
 
 def _poisons(result: Timed | Refusal | None) -> bool:
-    return isinstance(result, Refusal) and result.poisoned
+    return isinstance(result, Refusal) and result.is_poisoned
 
 
 def _refusal(error: Exception, own: bool = True) -> Refusal:

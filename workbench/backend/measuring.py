@@ -210,8 +210,8 @@ class Measuring:
             self._replace()
             raise Lost(error) from None
         self.seconds["check"] += spent.check
-        self.seconds["timed"] += spent.timed
-        self.seconds["flush"] += spent.total - spent.check - spent.timed
+        self.seconds["timed"] += spent.timing_s
+        self.seconds["flush"] += spent.total - spent.check - spent.timing_s
         return result
 
     def aside(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:

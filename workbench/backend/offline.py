@@ -47,7 +47,7 @@ class OfflineMethod:
 
     model: str
     files: tuple[Path, ...]  # whose text decides what is counted and predicted
-    checked: Checked
+    check: Checked
     compile: Callable[[Workers, Problem, Sequence[Candidate], Device, float], Compilations]
     launch: Callable[..., Any]
     predict: Callable[[Problem, Candidate, Compiled, Device], Predicted]
@@ -112,7 +112,7 @@ class Offline:
         Configs of Triton that differ only in warps and stages share one check, since the
         interpreter has neither.
         """
-        if candidate.impl.unchecked:
+        if candidate.impl.unchecked_reason:
             return self._predict_unchecked(candidate, compiled)
         knobs = candidate.impl.knobs()
         alike = ALIKE if candidate.impl.backend == "triton" else ()
@@ -141,8 +141,8 @@ class Offline:
         of some programs of its launch."""
         problem, limits = self._problem, self.device.limits
         if (sampling := candidate.impl.sampling) is not None:
-            known, limit_s = compiled.examined, min(timeout_s, SAMPLE_TIMEOUT_S)
-            return self._checks.check_samples(problem.kernel, candidate, known, sampling, limit_s)
+            facts, limit_s = compiled.examination, min(timeout_s, SAMPLE_TIMEOUT_S)
+            return self._checks.check_samples(problem.kernel, candidate, facts, sampling, limit_s)
         sizes = accepted_sizes(candidate, limits, problem.dtype, problem.spec.check)
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)
@@ -174,11 +174,11 @@ class Offline:
             predicted = self._method.predict(problem, candidate, compiled, self.device)
             if checked is None:
                 return Timed(predicted, None, "not here")
-            by = self._method.checked
+            by = self._method.check
             if candidate.impl.sampling is not None:
                 return Timed(predicted, checked.error, by, programs=checked.programs)
-            known = compiled.resources if candidate.impl.is_watched else None
-            ran = known.programs if known else None
+            resources = compiled.resources if candidate.impl.is_watched else None
+            ran = resources.programs if resources else None
             seed = self._checks.seed
             return Timed(predicted, checked.error, by, checked.bits, seed, programs=ran)
         except ValueError as unknown:

@@ -104,7 +104,7 @@ def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
 def store_duplicate(duplicate: CompiledDuplicate, claims: Path) -> None:
     """Let a launch of a duplicate find its code in Triton's cache: the measuring process would
     compile it again, 0.3 s and more each."""
-    for launch in duplicate.skipped:
+    for launch in duplicate.skipped_launches:
         store_skipped(launch, claims)
 
 
@@ -228,9 +228,9 @@ class _UnderWay:
             resources = replace(compiled.resources, compile_s=first_key.compile_s)
             same = replace(compiled, resources=resources, duplicate=True)
             future: Future[Any] = Future()
-            if first_key.skipped:
-                given = first_key, self._claims
-                future = self._pool.submit(store_duplicate, *given, timeout_s=self._timeout_s)
+            if first_key.skipped_launches:
+                claim = first_key, self._claims
+                future = self._pool.submit(store_duplicate, *claim, timeout_s=self._timeout_s)
             else:
                 future.set_result(None)
             self._duplicates[future] = candidate, same

@@ -51,7 +51,7 @@ class TimingResult:
     """The outcome of one task."""
 
     result: Timed | Refusal
-    compiled: Compiled | None = None  # with its `code`
+    compilation: Compiled | None = None  # with its `code`
     kernels: int | None = None  # launched by one call
     peak_bytes: int | None = None  # peak of GPU memory during one call, beyond its inputs
     boost: Timed | Refusal | None = None  # in that state; None if not requested or not correct

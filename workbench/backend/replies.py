@@ -33,7 +33,7 @@ class Unreadable(Exception):
 
 
 class _NotPlain(Exception):
-    """A value cannot travel, or its description is no value; the message is one clause."""
+    """A value cannot travel, or its description is not a value; the message is one clause."""
 
 
 def write(right: bool, result: Any) -> bytes:
@@ -67,7 +67,7 @@ def read(data: bytes) -> tuple[bool, Any]:
     except Exception as error:
         raise Unreadable(first_sentence(error)) from None
     if not isinstance(right, bool) or not (right or isinstance(result, Exception)):
-        raise Unreadable("it is no result")
+        raise Unreadable("it is not a result")
     return right, result
 
 
@@ -75,7 +75,7 @@ def _blobs(data: bytes, start: int, lengths: Sequence[int]) -> list[bytes]:
     result = []
     for length in lengths:
         if type(length) is not int or length < 0:
-            raise _NotPlain("a length is no number")
+            raise _NotPlain("a length is not a number")
         result.append(data[start : start + length])
         start += length
     if start != len(data):
@@ -117,7 +117,7 @@ def _plain(value: Any, blobs: list[bytes]) -> Any:
     if kind is complex:
         return {"complex": [value.real, value.imag]}
     if not _is_known(kind):
-        raise _NotPlain(f"{kind.__module__}.{kind.__qualname__} is no value")
+        raise _NotPlain(f"{kind.__module__}.{kind.__qualname__} is not a value")
     name = f"{kind.__module__}:{kind.__qualname__}"
     if isinstance(value, Exception):
         return {"error": [name, [_argument(each, blobs) for each in value.args]]}
@@ -163,7 +163,7 @@ def _build(plain: Any, blobs: Sequence[bytes]) -> Any:
         return _PATHS[kind](value)
     if kind in _NUMBERS and all(type(n) in (type(None), int, float) for n in value):
         return _NUMBERS[kind](*value)
-    raise _NotPlain(f"it describes {str(kind)[:40]!r}, which is no value")
+    raise _NotPlain(f"it describes {str(kind)[:40]!r}, which is not a value")
 
 
 # Classes
@@ -194,7 +194,7 @@ def _class(title: Any, accepts: Callable[[type], bool]) -> type:
     kind = getattr(import_module(module) if ours else sys.modules.get(module), name, None)
     if isinstance(kind, type) and kind.__module__ == module and _is_known(kind) and accepts(kind):
         return kind
-    raise _NotPlain(f"it names {module}.{name}, which is no value")
+    raise _NotPlain(f"it names {module}.{name}, which is not a value")
 
 
 def _error(value: Any, blobs: Sequence[bytes]) -> Exception:

@@ -77,7 +77,7 @@ def _verdict(folder: Path, call: OneCall, calls: int) -> Sanitized:
     workload = Workload(
         (machine.python, str(folder / SCRIPT)),
         call.title,
-        marked=MarkedCalls(calls, True),
+        marks=MarkedCalls(calls, True),
         checks=CHECKS,
     )
     try:

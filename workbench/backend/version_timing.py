@@ -52,11 +52,11 @@ class NoVersionTimes:
 class TakenWindow:
     """A window that was taken before this was made."""
 
-    taken: Window
+    samples: Window
 
     def window(self) -> Window:
         """Return the window."""
-        return self.taken
+        return self.samples
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class VersionTimer:
         for place, process in enumerate(self._processes):
             result = process.ask(task, *args, timeout_s=CHECK_S)
             if isinstance(result, Refusal):
-                if result.poisoned:
+                if result.is_poisoned:
                     self._end()
                 return NoVersionTimes(str(result.reason), int(place == len(self._folders) - 1))
             results.append(result)

@@ -170,7 +170,7 @@ class Solo:
     ) -> None:
         """Start the process, and let it import torch, or Triton's interpreter if `interpreted`.
         Packages in the folder `packages` come before the installed ones, modules in `here` last.
-        One that is `spawned` is no fork of the server, and need not wait until that has imported
+        One that is `spawned` is not a fork of the server, and need not wait until that has imported
         all."""
         context: Any = multiprocessing.get_context("spawn") if spawned else _context()
         self._ours, theirs = context.Pipe()
@@ -277,7 +277,7 @@ class Solo:
             return replies.read(data)
         except replies.Unreadable as error:
             self.end()
-            raise ChildProcessError(f"sent something that is no result ({error})") from None
+            raise ChildProcessError(f"sent something that is not a result ({error})") from None
 
     def _read(self) -> bool:
         """Add what the pipe holds. Returns False where the process has closed it."""
@@ -489,11 +489,11 @@ def _let_go() -> None:
     needs for nothing: the user's code could write to them, and one byte ends the server."""
     from multiprocessing import forkserver, resource_tracker
 
-    held = (
+    modules = (
         (forkserver._forkserver, "_forkserver_alive_fd"),
         (resource_tracker._resource_tracker, "_fd"),
     )
-    for owner, name in held:
+    for owner, name in modules:
         if (file := getattr(owner, name, None)) is not None:
             setattr(owner, name, None)
             with suppress(OSError):

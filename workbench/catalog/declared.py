@@ -167,7 +167,7 @@ def _tolerance_faults(spec: Spec) -> Iterator[str]:
 
 def _numbers(tolerance: Tolerance) -> tuple[object, ...]:
     rms = tolerance.rms
-    return tolerance.relative, tolerance.of_rms, 0 if rms is None or callable(rms) else rms
+    return tolerance.relative, tolerance.rms_share, 0 if rms is None or callable(rms) else rms
 
 
 def _extent_faults(spec: Spec) -> Iterator[str]:
@@ -177,8 +177,8 @@ def _extent_faults(spec: Spec) -> Iterator[str]:
     for axis, extent in spec.extents.items():
         if axis not in spec.axes:
             yield f"extents names {axis}, which no tensor has"
-        fine = isinstance(extent, Extent) and isinstance(extent.among, tuple)
-        if not fine or any(type(n) is not int or n < 1 for n in (extent.multiple, *extent.among)):
+        fine = isinstance(extent, Extent) and isinstance(extent.choices, tuple)
+        if not fine or any(type(n) is not int or n < 1 for n in (extent.multiple, *extent.choices)):
             yield (
                 f"extents gives {axis} {short(extent)}; write Extent(multiple=16) or "
                 "Extent(among=(64, 128)), in whole numbers above 0"

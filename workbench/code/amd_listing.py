@@ -75,7 +75,7 @@ def read_objdump(text: str) -> Listing:
             rows.append((int(match[2], 16), match[1], target))
     named = {at: name for name, at in symbols.items()}
     targets = {target for _, _, target in rows if target is not None}
-    rows = list(_without_padding(rows, targets | set(named)))
+    rows = list(_strip_padding(rows, targets | set(named)))
     lines = [f".type {name},@function" for name in symbols]
     for at, instruction, target in rows:
         lines += [f"{named[at]}:"] if at in named else []
@@ -91,7 +91,7 @@ def read_objdump(text: str) -> Listing:
     return listing
 
 
-def _without_padding(rows: Iterable[Row], named: Container[int]) -> Iterator[Row]:
+def _strip_padding(rows: Iterable[Row], named: Container[int]) -> Iterator[Row]:
     """Yield the instructions without those that fill the space behind a jump or the end up to the
     next label: assembly has a directive for them."""
     is_behind = False

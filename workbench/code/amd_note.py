@@ -92,7 +92,7 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if tag < 0xC0:
         many = tag & (0x1F if tag >= 0xA0 else 0x0F)
         kind = "str" if tag >= 0xA0 else ("array" if tag >= 0x90 else "map")
-        return _sized(data, at, kind, many, depth)
+        return _read_sized(data, at, kind, many, depth)
     if tag in (0xC0, 0xC2, 0xC3):
         return {0xC0: None, 0xC2: False, 0xC3: True}[tag], at
     if 0xCA <= tag <= 0xD3:
@@ -104,10 +104,10 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if first is None or wide > 4 or 0xC7 <= tag < 0xD9:
         raise ValueError(f"its note has a value of the unknown kind {tag:#x}")
     (many,) = struct.unpack_from(f">{SIZES[wide]}", data, at)
-    return _sized(data, at + wide, kinds[first], many, depth)
+    return _read_sized(data, at + wide, kinds[first], many, depth)
 
 
-def _sized(data: bytes, at: int, kind: str, many: int, depth: int) -> tuple[Any, int]:
+def _read_sized(data: bytes, at: int, kind: str, many: int, depth: int) -> tuple[Any, int]:
     """Return a text, bytes, array or map of `many` parts, each of which takes a byte at least."""
     if at + many > len(data):
         raise ValueError("its note is cut off")

@@ -48,10 +48,10 @@ class CodeComparison:
     equal_blocks: int
 
 
-def compared(before: MachineCode, after: MachineCode) -> CodeComparison:
+def compare_code(before: MachineCode, after: MachineCode) -> CodeComparison:
     """Return the differences of two kernels."""
-    pairs = _matched(_opcodes(before), _opcodes(after))
-    changed = [_with_changes(pair, before, after) for pair in pairs if pair.equal < 1]
+    pairs = _align(_opcodes(before), _opcodes(after))
+    changed = [_add_changes(pair, before, after) for pair in pairs if pair.equal < 1]
     return CodeComparison(
         same_binary=before.binary == after.binary,
         same_code=not changed,
@@ -69,15 +69,15 @@ def _opcodes(code: MachineCode) -> list[tuple[str, ...]]:
     return [
         tuple(op.opcode for op in ops[block.start : block.end])
         for block in code.graph.blocks
-        if block.number in code.graph.reached
+        if block.number in code.graph.reachable
     ]
 
 
 def _numbers(code: MachineCode) -> list[int]:
-    return [b.number for b in code.graph.blocks if b.number in code.graph.reached]
+    return [b.number for b in code.graph.blocks if b.number in code.graph.reachable]
 
 
-def _matched(left: Sequence[tuple[str, ...]], right: Sequence[tuple[str, ...]]) -> list[BlockPair]:
+def _align(left: Sequence[tuple[str, ...]], right: Sequence[tuple[str, ...]]) -> list[BlockPair]:
     """Return every block once, in order, by its place among the reached ones."""
     result: list[BlockPair] = []
     for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
@@ -113,15 +113,15 @@ def _share(left: tuple[str, ...], right: tuple[str, ...]) -> float:
     return 2 * (first & second).total() / max(len(left) + len(right), 1)
 
 
-def _with_changes(pair: BlockPair, before: MachineCode, after: MachineCode) -> BlockPair:
+def _add_changes(pair: BlockPair, before: MachineCode, after: MachineCode) -> BlockPair:
     numbers = _numbers(before), _numbers(after)
     left = None if pair.before is None else numbers[0][pair.before]
     right = None if pair.after is None else numbers[1][pair.after]
-    changes = _changes(_of_block(before, left), _of_block(after, right))
+    changes = _changes(_block_mix(before, left), _block_mix(after, right))
     return BlockPair(left, right, pair.equal, changes)
 
 
-def _of_block(code: MachineCode, number: int | None) -> Mix:
+def _block_mix(code: MachineCode, number: int | None) -> Mix:
     if number is None:
         return mix_of((), code.arch)
     block = code.graph.blocks[number]
@@ -145,7 +145,7 @@ def _resources(before: MachineCode, after: MachineCode) -> tuple[Change, ...]:
     rows = [Change(title, getattr(before, n), getattr(after, n)) for n, title in pairs]
     rows.append(Change("most live registers", peak(before), peak(after)))
     rows.append(Change("instructions", before.whole.instructions, after.whole.instructions))
-    rows.append(Change("blocks", len(before.graph.reached), len(after.graph.reached)))
+    rows.append(Change("blocks", len(before.graph.reachable), len(after.graph.reachable)))
     rows.append(Change("loops", len(before.graph.all_loops()), len(after.graph.all_loops())))
     return tuple(rows)
 

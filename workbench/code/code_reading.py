@@ -19,7 +19,7 @@ from workbench.code.listing import (
     DisassemblyError,
     Instruction,
     Listing,
-    disassembled,
+    disassemble,
     read_amdgcn_listing,
     read_sass,
 )
@@ -114,18 +114,18 @@ def code_of_file(path: Path) -> MachineCode:
     if len(data) > LARGEST:
         raise CodeError(f"{path} is larger than {LARGEST >> 20} MB; extract one kernel's cubin.")
     try:
-        return _of_data(path, data)
+        return _read_data(path, data)
     except CodeError as error:
         raise CodeError(f"{path}: {error}") from error
 
 
-def _of_data(path: Path, data: bytes) -> MachineCode:
+def _read_data(path: Path, data: bytes) -> MachineCode:
     if data[:4] == b"\x7fELF":
         machine = int.from_bytes(data[18:20], "little")
         if machine == CUDA:
             return code_of_cubin(data, None)
         if machine == AMDGPU:
-            return _of_hsaco(path, data)
+            return _read_hsaco(path, data)
         raise CodeError("an ELF image for another machine; name a .cubin or .hsaco file.")
     text = data.decode("utf-8", "replace")
     if ".amdgcn_target" in text:
@@ -139,7 +139,7 @@ def _of_data(path: Path, data: bytes) -> MachineCode:
     raise CodeError("neither a cubin, an hsaco, PTX nor AMD assembly; name one of these.")
 
 
-def _of_hsaco(path: Path, data: bytes) -> MachineCode:
+def _read_hsaco(path: Path, data: bytes) -> MachineCode:
     """Return the code of an hsaco: of the assembly that Triton stores beside it, else of its note
     and llvm-objdump."""
     beside = path.with_suffix(".amdgcn")
@@ -186,8 +186,8 @@ def code_of_cubin(cubin: bytes, ptx: str | None) -> MachineCode:
     CodeError."""
     with ThreadPoolExecutor(3) as threads:
         parts = (
-            threads.submit(disassembled, cubin, "-gi"),
-            threads.submit(disassembled, cubin, "-lrm", "count"),
+            threads.submit(disassemble, cubin, "-gi"),
+            threads.submit(disassemble, cubin, "-lrm", "count"),
             threads.submit(run_ptxas, ptx) if ptx else None,
         )
     try:
@@ -247,7 +247,7 @@ def _live(
         reason = str(error)
     try:
         if ptx is not None:
-            again = disassembled(run_ptxas(ptx, newest=True).cubin, "-lrm", "count")
+            again = disassemble(run_ptxas(ptx, newest=True).cubin, "-lrm", "count")
             anew = nvidia_live(again, read_sass(again))
             notes.append(
                 "nvdisasm finds no live registers in this older image; assembled again by "
@@ -288,8 +288,8 @@ def code_of_assembly(text: str, image: bytes | None) -> MachineCode:
 
 
 def _unknown(listing: Listing) -> Iterator[str]:
-    if listing.lost:
-        names = ", ".join(sorted(set(listing.lost)))
+    if listing.lost_jumps:
+        names = ", ".join(sorted(set(listing.lost_jumps)))
         yield f"it has jumps with unknown targets ({names}), so loops may have been missed"
 
 

@@ -74,7 +74,7 @@ def samples_of(code: MachineCode, dispatches: Sequence[Dispatch], file: str) -> 
         else:
             fitting.append(table)
     if fitting:
-        return _summed(fitting, len(code.listing.instructions))
+        return _sum_samples(fitting, len(code.listing.instructions))
     if reasons:
         raise CodeError(
             f"The samples of {file} are of other code: {max(reasons)[1]}; profile this "
@@ -97,9 +97,9 @@ def _difference(code: MachineCode, name: str, table: InstructionTable) -> tuple[
     sentence; None for the same code."""
     known = dict(zip(table.addresses, table.texts, strict=True))
     first, last = min(known, default=0), max(known, default=0)
-    theirs = {at - first: _profiled(text, first, last) for at, text in known.items()}
+    theirs = {at - first: _plain_profile(text, first, last) for at, text in known.items()}
     labels, ops = _offsets(code), {op.address or 0: op for op in _section(code)}
-    ours = {at: _listed(op, labels) for at, op in ops.items()}
+    ours = {at: _plain_listing(op, labels) for at, op in ops.items()}
     for at in sorted(theirs.keys() | ours.keys()):
         if ours.get(at, "NOP") != theirs.get(at, "NOP"):  # padding may be left out
             there = " ".join(known.get(first + at, "no instruction").split())
@@ -120,12 +120,12 @@ def _offsets(code: MachineCode) -> dict[str, int]:
     return {name: ops[i].address or 0 for i, name in code.listing.labels.items() if i < len(ops)}
 
 
-def _listed(op: Instruction, labels: dict[str, int]) -> str:
+def _plain_listing(op: Instruction, labels: dict[str, int]) -> str:
     """Return an instruction of nvdisasm in the form that both have: targets as offsets."""
     return _plain(_LABEL.sub(lambda m: f"{labels.get(m[1], 0):#x}", op.text))
 
 
-def _profiled(text: str, first: int, last: int) -> str:
+def _plain_profile(text: str, first: int, last: int) -> str:
     """Return an instruction of ncu in that form: addresses within the code become offsets. A report
     has the label before the address."""
 
@@ -146,7 +146,7 @@ def _plain(text: str) -> str:
     return " ".join([*head, *sorted(_WORD.findall(" ".join(words[len(head) :])))])
 
 
-def _summed(tables: Sequence[InstructionTable], length: int) -> StallSamples:
+def _sum_samples(tables: Sequence[InstructionTable], length: int) -> StallSamples:
     """Return the samples of several launches by instruction, each with its main reason."""
     counts = [0] * length
     by_reason: list[dict[str, float]] = [{} for _ in range(length)]

@@ -75,7 +75,7 @@ def launch_work(
     traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
     regions = tuple(_regions(function, full, firsts))
-    unrolled = _unrolled(issued, regions, full) if issued else None
+    unrolled = _unroll_counts(issued, regions, full) if issued else None
     return LaunchWork(
         programs,
         function.warps,
@@ -90,7 +90,7 @@ def launch_work(
     )
 
 
-def _unrolled(
+def _unroll_counts(
     issued: Issued, regions: Sequence[RegionWork], full: CostWalk
 ) -> dict[int, int] | None:
     """Return of how many trips of each loop the compiler made one, by the accesses that the machine
@@ -223,7 +223,7 @@ class _MemoryTraffic:
         self._full, self._firsts, self._given = full, firsts, given
         self._many, self._programs, self._places = many, programs, places
         self._scale = programs / len(many)
-        self._groups = self._grouped()
+        self._groups = self._group_tiles()
 
     def bytes(self, cache: float) -> tuple[float, float]:
         """Return the bytes with tiles that a later round of programs reads again where the cache
@@ -271,7 +271,7 @@ class _MemoryTraffic:
         scale = self._scale if first.mean() > 0.5 else 1
         return float(tiles.each[order][first].sum()) * scale
 
-    def _grouped(self) -> list[_Tiles]:
+    def _group_tiles(self) -> list[_Tiles]:
         groups: dict[tuple[str, bool, int], _Tiles] = {}
         for _, tiles, _ in self._accesses():
             _put(groups, tiles)
@@ -285,7 +285,7 @@ class _MemoryTraffic:
                 continue
             each = known.sector_bytes / known.executions
             if site.what in ("load", "copy"):
-                each *= self._full.repeated(known.region, known.argument)
+                each *= self._full.distinct_share(known.region, known.argument)
             executed = np.broadcast_to(site.executions, (len(self._many),))
             flat = site.addresses.reshape(len(site.addresses), -1)[:, 0]
             addresses = np.broadcast_to(flat, (len(self._many),))

@@ -25,7 +25,7 @@ class Block:
     number: int
     start: int
     end: int
-    after: tuple[int, ...]  # numbers of the blocks that can follow
+    successors: tuple[int, ...]  # numbers of the blocks that can follow
 
 
 @dataclass
@@ -46,7 +46,7 @@ class FlowGraph:
     """The basic blocks of a listing, which of them the entry reaches, and the loops."""
 
     blocks: tuple[Block, ...]
-    reached: frozenset[int]
+    reachable: frozenset[int]
     loops: tuple[Loop, ...]  # the outermost
 
     def all_loops(self) -> list[tuple[int, Loop]]:
@@ -61,30 +61,30 @@ class FlowGraph:
 def flow_graph(listing: Listing) -> FlowGraph:
     """Return blocks and loops of a listing."""
     blocks = _blocks(listing)
-    after = {b.number: b.after for b in blocks}
+    after = {b.number: b.successors for b in blocks}
     first = {b.start: b.number for b in blocks}
     reached = reachable(after, [first[root] for root in listing.roots])
     within = {n: [m for m in after[n] if m in reached] for n in reached}
     loops = [(min(loop), frozenset(loop)) for loop in all_loops(reached, within)]
-    return FlowGraph(tuple(blocks), frozenset(reached), tuple(_nested(loops)))
+    return FlowGraph(tuple(blocks), frozenset(reached), tuple(_nest_loops(loops)))
 
 
 def _blocks(listing: Listing) -> list[Block]:
     count = len(listing.instructions)
     starts = {0, *listing.roots} if count else set()
-    for i, leads in enumerate(listing.after):
+    for i, leads in enumerate(listing.successors):
         if i in listing.ends or leads not in ([i + 1], []):
             starts.update([*leads, i + 1])
     borders = [*sorted(n for n in starts if n < count), count]
     number = {start: n for n, start in enumerate(borders[:-1])}
     pairs = pairwise(borders)
     return [
-        Block(n, start, end, tuple(number[m] for m in listing.after[end - 1]))
+        Block(n, start, end, tuple(number[m] for m in listing.successors[end - 1]))
         for n, (start, end) in enumerate(pairs)
     ]
 
 
-def _nested(loops: Sequence[tuple[int, frozenset[int]]]) -> list[Loop]:
+def _nest_loops(loops: Sequence[tuple[int, frozenset[int]]]) -> list[Loop]:
     """Return the outermost loops as trees, in the order of their addresses."""
     roots: list[Loop] = []
     placed: list[Loop] = []
@@ -101,7 +101,7 @@ def _nested(loops: Sequence[tuple[int, frozenset[int]]]) -> list[Loop]:
 def dominators(graph: FlowGraph) -> dict[int, int]:
     """Return the immediate dominator of each reached block; a root is its own (Cooper, Harvey and
     Kennedy 2001). Blocks that several roots reach are dominated by block -1."""
-    after = {b.number: b.after for b in graph.blocks if b.number in graph.reached}
+    after = {b.number: b.successors for b in graph.blocks if b.number in graph.reachable}
     before: dict[int, list[int]] = {n: [] for n in after}
     for n, leads in after.items():
         for m in leads:
@@ -141,7 +141,7 @@ def _postorder(after: Mapping[int, Sequence[int]], starts: Iterable[int]) -> lis
     return result
 
 
-def dominated(immediate: Mapping[int, int], block: int) -> set[int]:
+def dominated_blocks(immediate: Mapping[int, int], block: int) -> set[int]:
     """Return the blocks that are only reached through `block`, with itself."""
     result = {block}
     for n in immediate:
@@ -177,7 +177,7 @@ def loop_levels(listing: Listing) -> tuple[set[int], list[set[int]]]:
         return {i for block in spans for i in range(block.start, block.end)}
 
     loops = [instructions(loop.blocks) for _, loop in graph.all_loops()]
-    return instructions(graph.reached), loops
+    return instructions(graph.reachable), loops
 
 
 def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[list[int]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from workbench.code.flow import FlowGraph, Loop, flow_graph
-from workbench.code.listing import Listing, disassembled, read_amdgcn_listing, read_sass
+from workbench.code.listing import Listing, disassemble, read_amdgcn_listing, read_sass
 from workbench.code.mix import Mix, mix_of
 from workbench.data.compiled_code import HotLoop
 
@@ -19,7 +19,7 @@ def read_instructions(image: bytes | str, arch: str) -> tuple[Mapping[str, int],
     if isinstance(image, str):
         listing = read_amdgcn_listing(image)
     else:
-        listing = read_sass(disassembled(image))
+        listing = read_sass(disassemble(image))
     groups = mix_of(listing.instructions, arch).groups
     return groups, hot_loop(listing, flow_graph(listing), arch)
 

@@ -38,22 +38,22 @@ def issued_code(ttgir: str, cubin: bytes) -> Issued | None:
         return None
     if any(one.kind in MATRIX + DOUBLE for one in code.instructions):
         return None
-    return _Match(read_ttgir(ttgir), code).issued()
+    return _Match(read_ttgir(ttgir), code).count_issued()
 
 
-def _placed(ops: Sequence[Op], loop: int) -> Iterator[tuple[int, Op]]:
+def _ops_by_loop(ops: Sequence[Op], loop: int) -> Iterator[tuple[int, Op]]:
     """Yield all operations, each with the number of the innermost loop around it."""
     for op in ops:
         yield loop, op
         for region in op.regions:
-            yield from _placed(region, op.number if op.name in LOOPS else loop)
+            yield from _ops_by_loop(region, op.number if op.name in LOOPS else loop)
 
 
 class _Match:
     def __init__(self, function: Function, code: WarpCode) -> None:
         self._code = code
         self._sites: dict[tuple[bool, int, Line], int] = {}  # by whether it writes, loop and line
-        for loop, op in _placed(function.body, 0):
+        for loop, op in _ops_by_loop(function.body, 0):
             if op.line and op.word in ACCESSES:
                 self._sites.setdefault((op.word in WRITES, loop, op.line), op.number)
         loops = [op for op in every_op(function.body) if op.name in LOOPS]
@@ -61,7 +61,7 @@ class _Match:
         self._lines = {n: {op.line for op in ops} - {None} for n, ops in inside.items()}
         self._inner = {n: {op.number for op in ops} for n, ops in inside.items()}
 
-    def issued(self) -> Issued | None:
+    def count_issued(self) -> Issued | None:
         """Return the instructions outside of loops, and those of each loop; None where loops of
         machine code cannot be told apart."""
         inside: set[int] = set()
@@ -77,20 +77,20 @@ class _Match:
             if numbers and left:
                 return None
             for i, number in enumerate(numbers):  # in the order of addresses
-                codes = [self._issued(b, number) for b in bodies[i * each : (i + 1) * each]]
+                codes = [self._loop_code(b, number) for b in bodies[i * each : (i + 1) * each]]
                 codes.sort(key=lambda one: -len(one.sites))
                 if any(len(x.sites) <= len(y.sites) for x, y in itertools.pairwise(codes)):
                     return None
                 loops.append(IssuedLoop(number, codes[0], codes[-1] if len(codes) > 1 else None))
-        straight = self._issued(list(self._instructions(self._outside(inside))), 0)
+        straight = self._loop_code(list(self._instructions(self._straight_blocks(inside))), 0)
         return Issued(straight, tuple(sorted(loops, key=lambda one: one.number)))
 
-    def _outside(self, inside: Collection[int]) -> list[int]:
+    def _straight_blocks(self, inside: Collection[int]) -> list[int]:
         """Return the blocks outside of loops up to the kernel's end: slow paths lie behind it."""
         graph, result = self._code.graph, []
-        for number in sorted(graph.reached - set(inside)):
+        for number in sorted(graph.reachable - set(inside)):
             result.append(number)
-            if not graph.blocks[number].after:
+            if not graph.blocks[number].successors:
                 break
         return result
 
@@ -108,7 +108,7 @@ class _Match:
         tied = [n for n, count in score.items() if count == best and best]
         return tuple(n for n in tied if not any(m in self._inner[n] for m in tied))
 
-    def _issued(self, body: Sequence[WarpInstruction], loop: int) -> IssuedCode:
+    def _loop_code(self, body: Sequence[WarpInstruction], loop: int) -> IssuedCode:
         accesses = [one for one in body if one.kind in OF_MEMORY]
         return IssuedCode(
             "".join(one.kind for one in body),

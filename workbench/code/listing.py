@@ -47,7 +47,7 @@ class _Flow:
 
     jumps: tuple[str, ...] = ()
     falls: bool = True
-    lost: bool = False
+    is_lost: bool = False
     ends: bool = False  # a block ends here
 
 
@@ -56,9 +56,9 @@ class Listing:
     """Instructions in the order of their addresses, and where each one leads."""
 
     instructions: list[Instruction] = field(default_factory=list)
-    after: list[list[int]] = field(default_factory=list)  # successors of each
+    successors: list[list[int]] = field(default_factory=list)  # successors of each
     roots: list[int] = field(default_factory=list)  # first instructions of sections
-    lost: list[str] = field(default_factory=list)  # names of jumps with unknown targets
+    lost_jumps: list[str] = field(default_factory=list)  # names of jumps with unknown targets
     ends: set[int] = field(default_factory=set)  # instructions that end a block
     labels: dict[int, str] = field(default_factory=dict)  # by the instruction that follows
 
@@ -72,7 +72,7 @@ class DisassemblyError(ValueError):
     """An image cannot be disassembled; the message is nvdisasm's reason."""
 
 
-def disassembled(cubin: bytes, *options: str) -> str:
+def disassemble(cubin: bytes, *options: str) -> str:
     """Return SASS with labels, by the nvdisasm of Triton's own wheel.
 
     Raises OSError where there is none, DisassemblyError where it rejects the image,
@@ -94,12 +94,12 @@ def disassembled(cubin: bytes, *options: str) -> str:
 
 def read_sass(text: str) -> Listing:
     """Return the listing of nvdisasm's text, with labels (`-c`, `-g` or `-gi`)."""
-    return _parsed(text, _sass_line, _sass_flow)
+    return _parse_listing(text, _sass_line, _sass_flow)
 
 
 def read_amdgcn_listing(text: str) -> Listing:
     """Return the listing of AMD assembly as LLVM writes it."""
-    return _parsed(text, _amd_line, _amd_flow)
+    return _parse_listing(text, _amd_line, _amd_flow)
 
 
 _LABEL = re.compile(r"^\s*([.$\w]+):")
@@ -169,9 +169,9 @@ def _sass_flow(op: Instruction) -> _Flow:
     if name in ("BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"):
         several = _TARGETS.search(op.operands)
         text = re.split(r"[,\s]+", several[1].strip()) if several else []
-        return _Flow(tuple(text), falls=guarded, lost=not text, ends=True)
+        return _Flow(tuple(text), falls=guarded, is_lost=not text, ends=True)
     if name == "CALL":
-        return _Flow(lost=True)
+        return _Flow(is_lost=True)
     leaves = name in ("EXIT", "RET", "KILL")
     return _Flow(falls=guarded or not leaves, ends=leaves)
 
@@ -179,15 +179,15 @@ def _sass_flow(op: Instruction) -> _Flow:
 def _amd_flow(op: Instruction) -> _Flow:
     if op.opcode.startswith("s_cbranch_") or op.opcode == "s_branch":
         label = op.operands.split()
-        return _Flow(tuple(label[:1]), falls=op.opcode != "s_branch", lost=not label, ends=True)
+        return _Flow(tuple(label[:1]), falls=op.opcode != "s_branch", is_lost=not label, ends=True)
     if op.opcode.startswith(("s_swappc", "s_call")):
-        return _Flow(lost=True)
+        return _Flow(is_lost=True)
     if op.opcode.startswith("s_setpc"):
-        return _Flow(falls=False, lost=True, ends=True)
+        return _Flow(falls=False, is_lost=True, ends=True)
     return _Flow(falls=op.opcode != "s_endpgm", ends=op.opcode == "s_endpgm")
 
 
-def _parsed(
+def _parse_listing(
     text: str,
     read: Callable[[str], Instruction | None],
     flow_of: Callable[[Instruction], _Flow],
@@ -221,10 +221,10 @@ def _connect(
 ) -> None:
     """Set the successors of all instructions, and the names of jumps that have unknown ones."""
     ops = listing.instructions
-    listing.lost = [op.opcode for op, flow in zip(ops, flows, strict=True) if flow.lost]
+    listing.lost_jumps = [op.opcode for op, flow in zip(ops, flows, strict=True) if flow.is_lost]
     for i, flow in enumerate(flows):
         targets = [labels.get(label, len(flows)) for label in flow.jumps]
         if len(flows) in targets:
-            listing.lost.append(ops[i].opcode)  # a label that is not in the listing
+            listing.lost_jumps.append(ops[i].opcode)  # a label that is not in the listing
         leads = [i + 1] if flow.falls and i + 1 not in starts else []
-        listing.after.append([n for n in dict.fromkeys([*leads, *targets]) if n < len(flows)])
+        listing.successors.append([n for n in dict.fromkeys([*leads, *targets]) if n < len(flows)])

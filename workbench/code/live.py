@@ -78,7 +78,7 @@ def amd_live(listing: Listing, graph: FlowGraph) -> list[int]:
         changed = False
         for block in reversed(graph.blocks):
             live = 0
-            for n in block.after:
+            for n in block.successors:
                 live |= before[n]
             for written, read in reversed(effects[block.start : block.end]):
                 live = (live & ~written) | read
@@ -87,7 +87,7 @@ def amd_live(listing: Listing, graph: FlowGraph) -> list[int]:
     counts = [0] * len(effects)
     for block in graph.blocks:
         live = 0
-        for n in block.after:
+        for n in block.successors:
             live |= before[n]
         for i in reversed(range(block.start, block.end)):
             written, read = effects[i]

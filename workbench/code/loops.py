@@ -19,7 +19,7 @@ from workbench.code.kinds import BY_DESCRIPTOR, amd_kind, sass_kind
 from workbench.code.listing import (
     Instruction,
     Listing,
-    disassembled,
+    disassemble,
     read_amdgcn_listing,
     read_sass,
 )
@@ -64,7 +64,7 @@ class Code:
     arch: str  # Triton's name of the target: "sm_90", "gfx942"
     loops: int  # that hold a counted instruction: a loop that only waits does not count
     whole: Counts
-    in_loops: Counts
+    loop_counts: Counts
     unknown: tuple[str, ...] = ()
     readable: bool = True
 
@@ -80,7 +80,7 @@ def code_of(asm: Mapping[str, Any], arch: str) -> Code:
     if "cubin" not in asm:
         return _unreadable(arch, f"there is no machine code for {arch} to read")
     try:
-        return code_of_sass(disassembled(asm["cubin"]), arch)
+        return code_of_sass(disassemble(asm["cubin"]), arch)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return _unreadable(arch, f"the machine code could not be disassembled: {error}")
 
@@ -123,7 +123,7 @@ def _code(listing: Listing, kind_of: Callable[[Instruction], str | None], arch: 
         arch=arch,
         loops=len(loops),
         whole=_counts(kinds),
-        in_loops=_counts(kinds[i] for i in inside),
+        loop_counts=_counts(kinds[i] for i in inside),
         unknown=tuple(_unknown(listing, loops, ops, kinds)),
     )
 
@@ -134,8 +134,8 @@ def _unknown(
     inside: Sequence[Instruction],
     kinds: Sequence[str | None],
 ) -> Iterable[str]:
-    if listing.lost:
-        names = ", ".join(sorted(set(listing.lost)))
+    if listing.lost_jumps:
+        names = ", ".join(sorted(set(listing.lost_jumps)))
         yield f"it has jumps with unknown targets ({names}), so loops may have been missed"
     if f"load {BY_DESCRIPTOR}" in kinds:
         yield "the bytes of a load by descriptor are stated in the descriptor alone"

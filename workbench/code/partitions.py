@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from workbench.code.flow import Block, FlowGraph, dominated, dominators, reachable
+from workbench.code.flow import Block, FlowGraph, dominated_blocks, dominators, reachable
 from workbench.code.kinds import WORK, group_of
 from workbench.code.listing import Instruction, Listing
 
@@ -33,7 +33,7 @@ class Partition:
 
     name: str  # DEFAULT, or the number of the jump's target
     blocks: frozenset[int]  # numbers
-    labelled: int  # blocks that begin at a label, as `nvdisasm -cfg` counts them
+    labels: int  # blocks that begin at a label, as `nvdisasm -cfg` counts them
     roles: tuple[str, ...]  # empty: it only waits or ends
     barriers: frozenset[int]  # offsets of the mbarriers in shared memory that it names
 
@@ -57,12 +57,12 @@ def specialisation(listing: Listing, graph: FlowGraph) -> Specialisation | None:
     immediate = dominators(graph)
     for block in graph.blocks:
         last = listing.instructions[block.end - 1]
-        if block.number not in graph.reached or not last.opcode.startswith("BRX"):
+        if block.number not in graph.reachable or not last.opcode.startswith("BRX"):
             continue
         partitions = list(_partitions(listing, graph, immediate, block))
         if sum(bool(each.roles) for each in partitions) >= 2:
             overlaps = _overlaps(listing, graph, immediate, block, partitions)
-            return Specialisation(block.number, tuple(partitions), overlaps, _shared(partitions))
+            return Specialisation(block.number, tuple(partitions), overlaps, _barriers(partitions))
     return None
 
 
@@ -71,8 +71,8 @@ def _partitions(
 ) -> Iterable[Partition]:
     if (rest := _default(graph, immediate, jump)) is not None:
         yield _partition(DEFAULT, rest, listing, graph)
-    for n, target in enumerate(jump.after):
-        yield _partition(str(n), dominated(immediate, target), listing, graph)
+    for n, target in enumerate(jump.successors):
+        yield _partition(str(n), dominated_blocks(immediate, target), listing, graph)
 
 
 def _default(graph: FlowGraph, immediate: Mapping[int, int], jump: Block) -> set[int] | None:
@@ -80,8 +80,8 @@ def _default(graph: FlowGraph, immediate: Mapping[int, int], jump: Block) -> set
     best: set[int] = set()
     at, below = immediate[jump.number], jump.number
     while at != -1:
-        for start in graph.blocks[at].after:
-            part = dominated(immediate, start) if start in immediate else set()
+        for start in graph.blocks[at].successors:
+            part = dominated_blocks(immediate, start) if start in immediate else set()
             if immediate.get(start) == at and below not in part and len(part) > len(best):
                 best = part
         at, below = immediate[at], at
@@ -115,10 +115,10 @@ def _overlaps(
     while at != -1:
         way.add(at)
         at = immediate[at]
-    after = {b.number: [n for n in b.after if n not in way] for b in graph.blocks}
+    after = {b.number: [n for n in b.successors if n not in way] for b in graph.blocks}
     reach: dict[str, set[int]] = {}
     for each in partitions:
-        entry = jump.after[int(each.name)] if each.name != DEFAULT else min(each.blocks)
+        entry = jump.successors[int(each.name)] if each.name != DEFAULT else min(each.blocks)
         blocks = reachable(after, [entry]) if entry not in way else set()
         reach[each.name] = {n for n in blocks if _works(graph.blocks[n], listing)}
     counts = ((a, b, len(reach[a] & reach[b])) for a, b in combinations(reach, 2))
@@ -129,7 +129,7 @@ def _works(block: Block, listing: Listing) -> bool:
     return any(group_of(op, NVIDIA) in WORK for op in _instructions(block, listing))
 
 
-def _shared(partitions: Iterable[Partition]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+def _barriers(partitions: Iterable[Partition]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """Return the offsets of mbarriers that several partitions name."""
     users: dict[int, list[str]] = {}
     for partition in partitions:

@@ -105,7 +105,7 @@ def code_of_dispatch(dispatch: Dispatch) -> MachineCode:
     if not listing.instructions:
         raise CodeError(f"no instruction of {dispatch.name} can be read; export the report anew.")
     graph = flow_graph(listing)
-    lost = ", ".join(sorted(set(listing.lost)))
+    lost = ", ".join(sorted(set(listing.lost_jumps)))
     jumps = [f"it has jumps with unknown targets ({lost}), so loops may have been missed"]
     return MachineCode(
         name=dispatch.name,

@@ -78,7 +78,7 @@ SAME = (
 )
 
 
-def beside(weights: Any, *others: Any) -> Any:
+def broadcast_weights(weights: Any, *others: Any) -> Any:
     """Return one number a program with as many axes as the values have."""
     rank = max(o.ndim for o in others)
     return weights.reshape(-1, *[1] * (rank - 1))
@@ -211,7 +211,7 @@ class ProgramValues:
     def step(self, op: Op) -> None:
         """Walk one operation. Raises NotModelled for one that no list here has."""
         if op.name in ("scf.for", "scf.while", "scf.if"):
-            {"scf.for": self._for, "scf.while": self.loop_until, "scf.if": self._if}[op.name](op)
+            {"scf.for": self._repeat, "scf.while": self.loop_until, "scf.if": self._if}[op.name](op)
             self.leave()
             return
         rule = VALUES.get(op.word)
@@ -223,9 +223,9 @@ class ProgramValues:
         if op.word not in ACCESSES:
             self.count(op)
 
-    def _for(self, op: Op) -> None:
-        head = LoopHead.of(op)
-        bounds = [self.env.get(name) for name in (head.low, head.high, head.by)]
+    def _repeat(self, op: Op) -> None:
+        head = LoopHead.parse(op)
+        bounds = [self.env.get(name) for name in (head.low, head.high, head.step)]
         if any(bound is None for bound in bounds):
             raise NotModelled("the trips of a loop depend on data that is not given")
         low, high, by = (np.asarray(bound) for bound in bounds)
@@ -247,7 +247,7 @@ class ProgramValues:
         for i, name in enumerate(op.results):
             a, b = (r[i] if i < len(r) else None for r in results)
             unknown = a is None or b is None
-            self.env[name] = None if unknown else np.where(beside(share, a, b) > 0, a, b)
+            self.env[name] = None if unknown else np.where(broadcast_weights(share, a, b) > 0, a, b)
 
     def either(self, op: Op) -> Any:
         """Return the share of programs that take a branch of which nothing says whether. Raises
@@ -277,14 +277,14 @@ class LoopHead:
     index: str
     low: str
     high: str
-    by: str
+    step: str
     pairs: list[tuple[str, str]]  # carried value in the loop, and what it begins as
     start: Any = None
     stride: Any = None
     trips: Any = None
 
     @staticmethod
-    def of(op: Op) -> LoopHead:
+    def parse(op: Op) -> LoopHead:
         """Return the head of a `scf.for`. Raises NotModelled where it has another form."""
         match = re.match(
             r"(?:unsigned )?(%[\w.$-]+) = (%[\w.#$-]+) to (%[\w.#$-]+) step (%[\w.#$-]+)"
@@ -338,13 +338,13 @@ def _same(walk: ProgramValues, op: Op) -> Value:
     return walk.env.get(op.operands[0]) if op.operands else None
 
 
-def _expanded(walk: ProgramValues, op: Op) -> Value:
+def _expand(walk: ProgramValues, op: Op) -> Value:
     value, match = walk.env.get(op.operands[0]), re.search(r"axis = (\d+)", op.text)
     assert match is not None  # every one has an axis
     return None if value is None else np.expand_dims(value, int(match.group(1)) + 1)
 
 
-def _reshaped(walk: ProgramValues, op: Op) -> Value:
+def _reshape(walk: ProgramValues, op: Op) -> Value:
     value, (a, b) = walk.env.get(op.operands[0]), types_in(op.text)[-2:]
     if value is None:
         return None
@@ -353,33 +353,33 @@ def _reshaped(walk: ProgramValues, op: Op) -> Value:
     return np.broadcast_to(value, (len(value), *a.shape)).reshape(len(value), *b.shape)
 
 
-def _transposed(walk: ProgramValues, op: Op) -> Value:
+def _transpose(walk: ProgramValues, op: Op) -> Value:
     value, match = walk.env.get(op.operands[0]), re.search(r"array<i32: ([\d, ]+)>", op.text)
     if value is None or match is None:
         return None
     return np.transpose(value, (0, *[int(n) + 1 for n in match.group(1).split(",")]))
 
 
-def _moved(walk: ProgramValues, op: Op) -> Value:
+def _move(walk: ProgramValues, op: Op) -> Value:
     a, b = walk.pair(op)
     match = re.search(r"!tt\.ptr<[a-z]+(\d+)", op.text)
     item = max(1, int(match.group(1)) // 8) if match else 8
     return None if a is None or b is None else a + b * item
 
 
-def _compared(walk: ProgramValues, op: Op) -> Value:
+def _compare(walk: ProgramValues, op: Op) -> Value:
     a, b = walk.pair(op)
     if a is None or b is None:
         return None
     return COMPARE[op.text.split()[0].rstrip(",")](a, b).astype(np.int64)
 
 
-def _selected(walk: ProgramValues, op: Op) -> Value:
+def _select(walk: ProgramValues, op: Op) -> Value:
     c, a, b = (walk.env.get(n) for n in op.operands[:3])
     return None if c is None or a is None or b is None else np.where(c != 0, a, b)
 
 
-def _combined(walk: ProgramValues, op: Op) -> Value:
+def _combine(walk: ProgramValues, op: Op) -> Value:
     a, b = walk.pair(op)
     if op.word == "andi" and (_is_zero(a) or _is_zero(b)):
         return np.zeros((1,) * max(v.ndim for v in (a, b) if v is not None), dtype=np.int64)
@@ -390,7 +390,7 @@ def _is_zero(value: Value) -> bool:
     return value is not None and value.size == 1 and not value.any()
 
 
-def _loaded(walk: ProgramValues, op: Op) -> Value:
+def _load(walk: ProgramValues, op: Op) -> Value:
     pointers = walk.env.get(op.operands[0])
     mask = walk.env.get(op.operands[1]) if len(op.operands) > 1 else None
     if len(op.operands) > 1 and mask is None:
@@ -399,7 +399,7 @@ def _loaded(walk: ProgramValues, op: Op) -> Value:
     return walk.content(op, pointers)
 
 
-def _copied(walk: ProgramValues, op: Op) -> Value:
+def _copy(walk: ProgramValues, op: Op) -> Value:
     named = re.search(r" mask (%[\w.#$-]+)", op.text)
     pointers = walk.env.get(op.operands[0])
     walk.access(op, pointers, walk.env.get(named.group(1)) if named else None, "copy")
@@ -407,7 +407,7 @@ def _copied(walk: ProgramValues, op: Op) -> Value:
     return None
 
 
-def _stored(walk: ProgramValues, op: Op) -> Value:
+def _store(walk: ProgramValues, op: Op) -> Value:
     names = op.operands
     mask = walk.env.get(names[2]) if len(names) > 2 else None
     if len(names) > 2 and mask is None:
@@ -450,7 +450,7 @@ def _copied_block(walk: ProgramValues, op: Op) -> Value:
     taken = walk.env.get(predicate)
     if taken is None:
         raise NotModelled("which elements are read depends on data that is not given")
-    mask = inside & (beside(np.asarray(taken), pointers) != 0)
+    mask = inside & (broadcast_weights(np.asarray(taken), pointers) != 0)
     # a barrier of its own is waited for at once; one of several is of a loop that runs in stages
     walk.access(op, pointers, mask, "load" if walk._roots.get(barrier) == barrier else "copy")
     known = walk.content(op, pointers)
@@ -464,13 +464,13 @@ def _stored_block(walk: ProgramValues, op: Op) -> Value:
     return None
 
 
-def _allocated(walk: ProgramValues, op: Op) -> Value:
+def _allocate(walk: ProgramValues, op: Op) -> Value:
     walk._roots[op.results[0]] = op.results[0]
     walk._held[op.results[0]] = walk.env.get(op.operands[0]) if op.operands else None
     return None
 
 
-def _indexed(walk: ProgramValues, op: Op) -> Value:
+def _index(walk: ProgramValues, op: Op) -> Value:
     walk._roots[op.results[0]] = walk._roots.get(op.operands[0], "")
     return None
 
@@ -479,7 +479,7 @@ def _local(walk: ProgramValues, op: Op) -> Value:
     return walk._held.get(walk._roots.get(op.operands[0], ""))
 
 
-def _assembled(walk: ProgramValues, op: Op) -> Value:
+def _assemble(walk: ProgramValues, op: Op) -> Value:
     if "pure = true" not in op.text:
         raise NotModelled("no model of inline assembly that is not pure")
     return None
@@ -487,16 +487,16 @@ def _assembled(walk: ProgramValues, op: Op) -> Value:
 
 Rule = Callable[[ProgramValues, Op], Value]
 VALUES: Mapping[str, Rule] = {
-    **dict.fromkeys(BINARY, _combined),
+    **dict.fromkeys(BINARY, _combine),
     **dict.fromkeys(SAME, _same),
     **{"constant": _constant, "get_program_id": _program_id, "get_num_programs": _program_count},
-    **{"make_range": _range, "splat": _splat, "unsplat": _unsplat, "expand_dims": _expanded},
-    **{"reshape": _reshaped, "trans": _transposed, "addptr": _moved, "cmpi": _compared},
-    **{"select": _selected, "load": _loaded, "store": _stored, "atomic_rmw": _added_to},
-    "elementwise_inline_asm": _assembled,
-    **{"async_copy_global_to_local": _copied, "local_alloc": _allocated, "local_load": _local},
-    **dict.fromkeys(("memdesc_index", "memdesc_subslice", "memdesc_subview"), _indexed),
-    **dict.fromkeys(("memdesc_trans", "memdesc_reshape"), _indexed),
+    **{"make_range": _range, "splat": _splat, "unsplat": _unsplat, "expand_dims": _expand},
+    **{"reshape": _reshape, "trans": _transpose, "addptr": _move, "cmpi": _compare},
+    **{"select": _select, "load": _load, "store": _store, "atomic_rmw": _added_to},
+    "elementwise_inline_asm": _assemble,
+    **{"async_copy_global_to_local": _copy, "local_alloc": _allocate, "local_load": _local},
+    **dict.fromkeys(("memdesc_index", "memdesc_subslice", "memdesc_subview"), _index),
+    **dict.fromkeys(("memdesc_trans", "memdesc_reshape"), _index),
     **{"tensormap_create": _created_descriptor, "reinterpret_tensor_descriptor": _same_descriptor},
     "async_tma_copy_global_to_local": _copied_block,
     **dict.fromkeys(("async_tma_copy_local_to_global", "async_tma_reduce"), _stored_block),

@@ -22,7 +22,7 @@ from workbench.code.program_values import (
     LoopHead,
     ProgramValues,
     Value,
-    beside,
+    broadcast_weights,
 )
 from workbench.code.ttgir import (
     BLOCK,
@@ -153,10 +153,10 @@ class SampledWalk(ProgramValues):
             at = np.where(few, slot, places[slot])
             weight = np.where(few, slot < trips, [1, trips - 5, 1, 1, 1, 1][slot]) * outer
             if weight.any():
-                self._trip(op, head, _grown(start, growth, at), at, weight)
+                self._trip(op, head, _grow(start, growth, at), at, weight)
         self.runs[region] = self.runs[region] + outer * trips
         self.region, self.weight = place, outer
-        for name, value in zip(op.results, _grown(start, growth, trips), strict=False):
+        for name, value in zip(op.results, _grow(start, growth, trips), strict=False):
             self.env[name] = value
 
     def _refuse_uneven(self, op: Op, head: LoopHead) -> None:
@@ -243,10 +243,10 @@ def _less(after: Value, before: Value) -> Value:
     return None if after is None or before is None else after - before
 
 
-def _grown(start: Sequence[Value], growth: Sequence[Value], trips: Any) -> list[Value]:
+def _grow(start: Sequence[Value], growth: Sequence[Value], trips: Any) -> list[Value]:
     """Return what a loop carries after some trips."""
     return [
-        None if s is None or g is None else s + g * beside(trips, s, g)
+        None if s is None or g is None else s + g * broadcast_weights(trips, s, g)
         for s, g in zip(start, growth, strict=True)
     ]
 
@@ -318,7 +318,7 @@ class CostWalk(SampledWalk):
         """Add to what one program does here, in the mean."""
         self.tally[self.here()].sums[what] += float(np.mean(amount * self.weight))
 
-    def repeated(self, region: Region, argument: str) -> float:
+    def distinct_share(self, region: Region, argument: str) -> float:
         """Return the part of a program's loads of a tensor in one region that others of them do
         not repeat."""
         parts = self._sectors.get((region, argument), [])
@@ -365,7 +365,7 @@ class CostWalk(SampledWalk):
         if what == "atomic":
             self._hottest(pointers, mask, one.shape)
         if op.number not in self.sites:
-            self.sites[op.number] = AccessSite(what, name, here, self._issued(one, kind, pointers))
+            self.sites[op.number] = AccessSite(what, name, here, self._issues(one, kind, pointers))
         site = self.sites[op.number]
         site.sector_bytes += float(np.sum(sectors * 32.0 * self.weight))
         site.executions += float(np.sum(self.weight * (sectors > 0)))
@@ -391,7 +391,7 @@ class CostWalk(SampledWalk):
             self._counted[key] = _counts(*(part.reshape(-1) for part in chosen))
         return self._counted[key]
 
-    def _issued(self, one: TensorType, kind: TensorType, pointers: Any) -> float:
+    def _issues(self, one: TensorType, kind: TensorType, pointers: Any) -> float:
         """Return the instructions by which a warp accesses a tensor of pointers."""
         if not kind.shape:
             return 1.0
@@ -486,7 +486,7 @@ def _wrote_shared(walk: CostWalk, op: Op) -> None:
         walk.add("barriers", 1)
 
 
-def _converted(walk: CostWalk, op: Op) -> None:
+def _convert(walk: CostWalk, op: Op) -> None:
     a, b = types_in(op.text)[:2]
     texts = walk.layouts.text(a.layout), walk.layouts.text(b.layout)
     if texts[0] == texts[1] or not a.shape or "dot_op" in b.layout:
@@ -497,15 +497,15 @@ def _converted(walk: CostWalk, op: Op) -> None:
     walk.add("vector", 2 * walk.layouts.registers(b) * walk.threads * packed)
 
 
-def _waited(walk: CostWalk, op: Op) -> None:
+def _wait(walk: CostWalk, op: Op) -> None:
     walk.add("barriers", 1)
 
 
-def _described(walk: CostWalk, op: Op) -> None:
+def _describe(walk: CostWalk, op: Op) -> None:
     walk.add("descriptors", 1)
 
 
-def _reduced(walk: CostWalk, op: Op) -> None:
+def _reduce(walk: CostWalk, op: Op) -> None:
     """Count a reduction or scan: in a thread, between lanes, between warps."""
     kind = (types_in(op.tail) or types_in(op.text))[0]
     match = re.search(r"axis = (\d+)", op.text)
@@ -525,7 +525,7 @@ def _reduced(walk: CostWalk, op: Op) -> None:
     walk.add("barriers", 2 * (warps > 1))
 
 
-def _assembled(walk: CostWalk, op: Op) -> None:
+def _assemble(walk: CostWalk, op: Op) -> None:
     """Count the instructions of inline assembly, which its text ends by semicolons."""
     kind = types_in(op.text)[-1]
     packed = re.search(r"packed_element = (\d+)", op.text)
@@ -534,9 +534,9 @@ def _assembled(walk: CostWalk, op: Op) -> None:
 
 
 RULES = {
-    "elementwise_inline_asm": _assembled,
+    "elementwise_inline_asm": _assemble,
     **{"dot": _product, "warp_group_dot": _product, "local_load": _read_shared},
     **{"local_alloc": _wrote_shared, "local_store": _wrote_shared},
-    **{"convert_layout": _converted, "reduce": _reduced, "scan": _reduced},
-    **{"async_wait": _waited, "wait_barrier": _waited, "tensormap_create": _described},
+    **{"convert_layout": _convert, "reduce": _reduce, "scan": _reduce},
+    **{"async_wait": _wait, "wait_barrier": _wait, "tensormap_create": _describe},
 }

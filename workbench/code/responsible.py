@@ -78,12 +78,12 @@ class _LineShare:
     """What one line of source, or one instruction without a line, has of a class."""
 
     weight: float = 0.0
-    by_instruction: dict[tuple[int, int | None], float] = field(default_factory=dict)
+    shares: dict[tuple[int, int | None], float] = field(default_factory=dict)
 
     def add(self, responsible: int, waiting: int | None, weight: float) -> None:
         self.weight += weight
         key = responsible, waiting
-        self.by_instruction[key] = self.by_instruction.get(key, 0.0) + weight
+        self.shares[key] = self.shares.get(key, 0.0) + weight
 
 
 def responsible_lines(dispatch: Dispatch) -> dict[str, tuple[str, ...]]:
@@ -141,7 +141,7 @@ class _CountedCode:
             if weight > 0:
                 yield place, None, weight
 
-    def executed(self, holds: Callable[[Instruction], bool]) -> list[float] | None:
+    def executions(self, holds: Callable[[Instruction], bool]) -> list[float] | None:
         """Return the executions of the instructions for which a condition holds, else 0."""
         counts = self.column(EXECUTED)
         if counts is None:
@@ -152,7 +152,7 @@ class _CountedCode:
         self, heads: Sequence[str], holds: Callable[[Instruction], bool]
     ) -> list[float] | None:
         """Return the lanes that were off in the executions of such instructions."""
-        counts, lanes = self.executed(holds), self.column(heads)
+        counts, lanes = self.executions(holds), self.column(heads)
         if counts is None or lanes is None:
             return None
         return [max(0.0, LANES * n - on) if n else 0.0 for n, on in zip(counts, lanes, strict=True)]
@@ -168,13 +168,13 @@ class _CountedCode:
             samples = self.column([head]) or []
             hot = sorted((i for i, n in enumerate(samples) if n), key=lambda i: -samples[i])
             for place in hot[:HOTTEST]:
-                writer = self._awaited(place, reason_of(head), wait.writers)
+                writer = self._find_writer(place, reason_of(head), wait.writers)
                 if writer is not None:
                     yield writer, place, samples[place]
                 elif kind != InstructionClass.TENSOR_MEMORY_WAITS:
                     yield place, place, samples[place]
 
-    def _awaited(self, place: int, reason: str, stems: frozenset[str] | None) -> int | None:
+    def _find_writer(self, place: int, reason: str, stems: frozenset[str] | None) -> int | None:
         """Return the instruction that another one waits for; None where registers do not tell."""
         here = _stem(self.instructions[place])
         before = self._stem_at(place - 1) if place else ""
@@ -190,14 +190,14 @@ class _CountedCode:
         """Return the nearest instruction with one of these opcodes that wrote what an instruction
         reads; else what it overwrites; else that reads late what it overwrites."""
         use = self.definitions.uses[place]
-        for names in (use.read, use.written):
+        for names in (use.read, use.destinations):
             for writer in self.definitions.writers(place, names):
                 if stems is None or self._stem_at(writer) in stems:
                     return writer
-        if stems != _LOADS or not use.written:
+        if stems != _LOADS or not use.destinations:
             return None
         return self.definitions.nearest_reader(
-            place, use.written, lambda n: self._stem_at(n) in _LATE_READERS
+            place, use.destinations, lambda n: self._stem_at(n) in _LATE_READERS
         )
 
     def _stem_at(self, place: int) -> str:
@@ -209,7 +209,7 @@ class _CountedCode:
         """Yield the lines with the largest shares of a class."""
         lines: dict[str, _LineShare] = {}
         for responsible, waiting, weight in parts:
-            lines.setdefault(self._at(responsible), _LineShare()).add(responsible, waiting, weight)
+            lines.setdefault(self._key(responsible), _LineShare()).add(responsible, waiting, weight)
         whole = math.fsum(line.weight for line in lines.values())
         largest = sorted(lines.items(), key=lambda each: -each[1].weight)[:MOST_LINES]
         of = f" of the {kind.value}"
@@ -217,7 +217,7 @@ class _CountedCode:
             share = line.weight / whole
             if number and share < LEAST_SHARE:
                 return
-            responsible, waiting = max(line.by_instruction, key=line.by_instruction.__getitem__)
+            responsible, waiting = max(line.shares, key=line.shares.__getitem__)
             yield f"{at} ({percent(share)}{of}: {self._what(at, responsible, waiting)})"
             of = ""
 
@@ -227,11 +227,11 @@ class _CountedCode:
             return name
         if waiting == responsible:
             return f"{name} waits there"
-        there = self._at(waiting)
+        there = self._key(waiting)
         where = "" if there == at else f" at {there}"
         return f"{name}, awaited by {self.instructions[waiting].opcode}{where}"
 
-    def _at(self, place: int) -> str:
+    def _key(self, place: int) -> str:
         """Return the line of an instruction; without one its offset in the function."""
         op = self.instructions[place]
         return f"{op.source.file}:{op.source.line}" if op.source else f"+{op.address or 0:#x}"
@@ -264,16 +264,16 @@ _WEIGHTS: Mapping[InstructionClass, Callable[[_CountedCode], list[float] | None]
     InstructionClass.EXCESS_SECTORS: lambda code: code.column(EXCESSIVE),
     InstructionClass.SECTORS: _sectors,
     InstructionClass.CONFLICTS: lambda code: code.column(EXCESSIVE_SHARED),
-    InstructionClass.SPILLS: lambda code: code.executed(_is_one_of(_SPILLS)),
-    InstructionClass.ATOMICS: lambda code: code.executed(_is_one_of(MIXES["atomic_share"])),
-    InstructionClass.FP64: lambda code: code.executed(lambda op: bool(_FP64.match(op.opcode))),
-    InstructionClass.XU: lambda code: code.executed(_is_one_of(_XU)),
+    InstructionClass.SPILLS: lambda code: code.executions(_is_one_of(_SPILLS)),
+    InstructionClass.ATOMICS: lambda code: code.executions(_is_one_of(MIXES["atomic_share"])),
+    InstructionClass.FP64: lambda code: code.executions(lambda op: bool(_FP64.match(op.opcode))),
+    InstructionClass.XU: lambda code: code.executions(_is_one_of(_XU)),
     InstructionClass.MASKED_LANES: lambda code: code.lanes_off(LANES_ON, _is_one_of(ACCESSES)),
     InstructionClass.INACTIVE_LANES: lambda code: code.lanes_off(LANES_ACTIVE, lambda op: True),
     InstructionClass.BULK_STORES: _bulk_stores,
-    InstructionClass.UNPACKING: lambda code: code.executed(_is_one_of(MIXES["unpack_share"])),
-    InstructionClass.NARROW: lambda code: code.executed(lambda op: bool(NARROW.match(op.opcode))),
-    InstructionClass.VECTOR_ARITHMETIC: lambda code: code.executed(_is_one_of(frozenset(FLOPS))),
+    InstructionClass.UNPACKING: lambda code: code.executions(_is_one_of(MIXES["unpack_share"])),
+    InstructionClass.NARROW: lambda code: code.executions(lambda op: bool(NARROW.match(op.opcode))),
+    InstructionClass.VECTOR_ARITHMETIC: lambda code: code.executions(_is_one_of(frozenset(FLOPS))),
 }
 
 

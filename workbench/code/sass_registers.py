@@ -34,7 +34,7 @@ _WARP_MATRIX = re.compile(r"[A-Z]MMA$")
 class RegisterUse:
     """Names of the registers that an instruction writes and reads."""
 
-    written: frozenset[str]
+    destinations: frozenset[str]
     read: frozenset[str]
 
 
@@ -74,7 +74,7 @@ def _names(text: str, width: int) -> Iterator[str]:
         yield from (f"{kind}{int(number) + n}" for n in range(count))
 
 
-def _marked(op: Instruction) -> int:
+def _modifier_registers(op: Instruction) -> int:
     """Return the registers of an access by its modifiers."""
     marks = op.opcode.split(".")[1:]
     return next((n for mark, n in (("256", 8), ("128", 4), ("64", 2)) if mark in marks), 1)
@@ -97,7 +97,7 @@ def _result_width(op: Instruction) -> int:
         return 2
     if head == "CS2R":
         return 1 if "32" in marks else 2
-    return _marked(op) if head.startswith(("LD", "ATOM", "ULDC")) else 1
+    return _modifier_registers(op) if head.startswith(("LD", "ATOM", "ULDC")) else 1
 
 
 def _source_width(op: Instruction, head: str, place: int, text: str) -> int:
@@ -109,7 +109,7 @@ def _source_width(op: Instruction, head: str, place: int, text: str) -> int:
         return 2
     if ".WIDE" in op.opcode and place == 2:
         return 2
-    return _marked(op) if head.startswith(("ST", "RED", "ATOM")) else 1
+    return _modifier_registers(op) if head.startswith(("ST", "RED", "ATOM")) else 1
 
 
 class Definitions:
@@ -119,7 +119,7 @@ class Definitions:
         self.uses = [register_use(op) for op in listing.instructions]
         self._guarded = [bool(op.predicate) for op in listing.instructions]
         self._before: list[list[int]] = [[] for _ in listing.instructions]
-        for place, leads in enumerate(listing.after):
+        for place, leads in enumerate(listing.successors):
             for after in leads:
                 self._before[after].append(place)
 
@@ -127,17 +127,17 @@ class Definitions:
         """Return the instructions whose values of these registers reach an instruction, the nearest
         first. One under a guard may not have run, so those before it count too."""
         result: dict[int, None] = {}
-        distances = {each: far for name in names for far, each in self._of(place, name)}
+        distances = {each: far for name in names for far, each in self._distances(place, name)}
         for each in sorted(distances, key=lambda one: (distances[one], -one)):
             result[each] = None
         return list(result)
 
-    def _of(self, place: int, name: str) -> Iterator[tuple[int, int]]:
+    def _distances(self, place: int, name: str) -> Iterator[tuple[int, int]]:
         def stops(each: int) -> bool:
-            return name in self.uses[each].written and not self._guarded[each]
+            return name in self.uses[each].destinations and not self._guarded[each]
 
         for far, each in self._backward(place, stops):
-            if name in self.uses[each].written:
+            if name in self.uses[each].destinations:
                 yield far, each
 
     def nearest(self, place: int, holds: Callable[[int], bool]) -> int | None:
@@ -150,7 +150,7 @@ class Definitions:
     ) -> int | None:
         """Return the nearest instruction before another one that reads one of these registers and
         for which a condition holds, with no other value of theirs in between; else None."""
-        for _, each in self._backward(place, lambda n: bool(names & self.uses[n].written)):
+        for _, each in self._backward(place, lambda n: bool(names & self.uses[n].destinations)):
             if names & self.uses[each].read and holds(each):
                 return each
         return None

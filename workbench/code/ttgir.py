@@ -196,10 +196,10 @@ class _TtgirReader:
 @lru_cache(maxsize=100_000)
 def types_in(text: str) -> tuple[TensorType, ...]:
     """Return the types of tensors and buffers that a text names, in order."""
-    return tuple(_type(_inside(text, match.end())) for match in TYPE.finditer(text))
+    return tuple(_type(_bracketed_text(text, match.end())) for match in TYPE.finditer(text))
 
 
-def _inside(text: str, begin: int) -> str:
+def _bracketed_text(text: str, begin: int) -> str:
     """Return what stands between angle brackets, of which the first is open at `begin`."""
     depth, at = 1, begin
     while depth and at < len(text):

@@ -76,12 +76,12 @@ class Layouts:
         dim = int(match.group(1))
         parent = self._spread(text[text.index("parent = ") + 9 :], rank + 1)
 
-        def without(t: tuple[int, ...]) -> tuple[int, ...]:
+        def drop_dim(t: tuple[int, ...]) -> tuple[int, ...]:
             return t[:dim] + t[dim + 1 :]
 
         order = tuple(a - (a > dim) for a in parent.order if a != dim)
         return LayoutSpread(
-            without(parent.each), without(parent.lanes), without(parent.warps), order
+            drop_dim(parent.each), drop_dim(parent.lanes), drop_dim(parent.warps), order
         )
 
     def _operand(self, text: str, rank: int) -> LayoutSpread:
@@ -159,7 +159,7 @@ def _linear(text: str, rank: int) -> LayoutSpread:
         inner = re.findall(r"\[([\d, ]+)\]", match.group(1) + "]") if match else []
         return [[int(n) for n in base.split(",")] for base in inner]
 
-    def along(key: str) -> tuple[int, ...]:
+    def span(key: str) -> tuple[int, ...]:
         size = [1] * rank
         for steps in bases(key):
             if any(steps):
@@ -168,5 +168,5 @@ def _linear(text: str, rank: int) -> LayoutSpread:
 
     first = bases("register")[:1]
     rises = tuple(range(rank)) if first and first[0][0] else tuple(reversed(range(rank)))
-    each = tuple(min(8, n) for n in along("register"))
-    return LayoutSpread(each, along("lane"), along("warp"), rises)
+    each = tuple(min(8, n) for n in span("register"))
+    return LayoutSpread(each, span("lane"), span("warp"), rises)

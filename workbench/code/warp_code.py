@@ -125,7 +125,7 @@ def _flow(words: Sequence[tuple[int, int]], is_split: bool) -> Listing:
         leads = [n for n in leads if n != len(words)]  # the padding after the last branch
         if any(not 0 <= n < len(words) for n in leads):
             raise ValueError("a branch leads out of the code")
-        result.after.append(list(dict.fromkeys(leads)))
+        result.successors.append(list(dict.fromkeys(leads)))
         if operation in (_BRANCH, _EXIT):
             result.ends.add(i)
     return result
@@ -187,7 +187,7 @@ class _LineProgram:
             code = self._data[self._at]
             self._at += 1
             if code == 0:
-                if self._extended() == END_SEQUENCE:
+                if self._apply_extended() == END_SEQUENCE:
                     return
             elif code >= self._first:
                 self._advance(code)
@@ -205,7 +205,7 @@ class _LineProgram:
     def _advance(self, code: int) -> None:
         self._address += (code - self._first) // self._span * self._minimum
 
-    def _extended(self) -> int:
+    def _apply_extended(self) -> int:
         """Apply an extended opcode, and return it."""
         size, at = _leb(self._data, self._at)
         code = self._data[at]

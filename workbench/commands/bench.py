@@ -139,15 +139,15 @@ def _gpu_here() -> TimedGpu | None:
 class BenchCommand:
     """Time a function at all its sizes, from the options to the page."""
 
-    benched: BenchedFunction
+    target: BenchedFunction
     options: MeasureOptions
     open_gpu: Callable[[], TimedGpu | None] = _gpu_here
 
     def go(self) -> int:
         """Run to the end. Returns the exit code. Raises CommandError where there is no GPU and no
         device was named, and the errors of the parts."""
-        for sizes in self.benched.sizes:
-            self.benched.costs(sizes)
+        for sizes in self.target.sizes:
+            self.target.costs(sizes)
         gpu = None if self.options.device is not None else self.open_gpu()
         if gpu is None and self.options.device is None:
             raise CommandError(NEEDS_GPU)
@@ -164,15 +164,15 @@ class BenchCommand:
             device = hardware.find_device(str(self.options.device))
         except hardware.UnknownDevice as error:
             raise CommandError(str(error)) from error
-        if self.benched.bytes is None and self.benched.flops is None:
+        if self.target.bytes is None and self.target.flops is None:
             raise CommandError(
-                f"Nothing predicts the time of {self.benched.name}, which can be any code; declare "
+                f"Nothing predicts the time of {self.target.name}, which can be any code; declare "
                 "bytes= or flops= for its roofline bound, or run it on a GPU without device=."
             )
         return FunctionBackend(device, fingerprint(None, Path.cwd()), True, BOUND)
 
     def _go(self, opened: OpenResources, gpu: TimedGpu | None) -> int:
-        benched, backend = self.benched, opened.backend
+        benched, backend = self.target, opened.backend
         spec = Spec(benched.name, {}, {}, benched.function, benched.flops or _none, [], [])
         dtype = benched.dtype
         problems = [Problem(benched.name, spec, sizes, dtype) for sizes in benched.sizes]
@@ -201,25 +201,25 @@ class BenchCommand:
         self, run: Run, backend: Backend, sizes: Sizes, gpu: TimedGpu | None
     ) -> Iterator[Outcome]:
         """Yield the outcome of each provider at one size; of a named device the bound alone."""
-        factory = FunctionRecords(self.benched, run, backend, sizes)
+        factory = FunctionRecords(self.target, run, backend, sizes)
         if gpu is None:
             yield factory.bound()
             return
-        costs = self.benched.costs(sizes)
-        least_s = bound_s(backend.device, *costs, self.benched.dtype)
+        costs = self.target.costs(sizes)
+        least_s = bound_s(backend.device, *costs, self.target.dtype)
         returned = self._returned_bytes(sizes) if costs[0] else 0
         if costs[0] < returned:
             factory = replace(factory, is_rated=False)
             note(
-                f"{self.benched.name} at {sizes_text(sizes)}: bytes= is {costs[0]:,}, less than "
+                f"{self.target.name} at {sizes_text(sizes)}: bytes= is {costs[0]:,}, less than "
                 f"the {returned:,} of the tensors that a call returns; no rate and no share of a "
                 "roof follows from it."
             )
         times = time_functions(
             gpu.timer,
             lambda number: self._calls(sizes, number),
-            owners=self.benched.owners,
-            check=self.benched.check,
+            owners=self.target.owners,
+            check=self.target.check,
             bound_s=least_s,
         )
         for provider, result in times.items():
@@ -242,7 +242,7 @@ class BenchCommand:
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         with torch.random.fork_rng(devices):
             torch.manual_seed(number)
-            return self.benched.make(sizes)
+            return self.target.make(sizes)
 
     def _draw(self, recorder: Recorder) -> Path:
         from workbench.reports.measure import page
@@ -255,7 +255,7 @@ class BenchCommand:
 class FunctionRecords:
     """Create the outcomes of one size."""
 
-    benched: BenchedFunction
+    target: BenchedFunction
     run: Run
     backend: Backend
     sizes: Sizes
@@ -266,26 +266,26 @@ class FunctionRecords:
         if isinstance(result, Refused):
             stage = cast(Stage, result.stage)
             return Failure(*self._head(provider), stage=stage, reason=result.reason)
-        checked = "gpu" if self.benched.check else "not here"
+        checked = "gpu" if self.target.check else "not here"
         return self._record(provider, result, "final", checked)
 
     def bound(self) -> Record:
         """Return the roofline bound as a predicted time of its own name."""
-        device, (moved, flops) = self.backend.device, self.benched.costs(self.sizes)
-        compute_s = arithmetic_s(device, flops, self.benched.dtype)
+        device, (moved, flops) = self.backend.device, self.target.costs(self.sizes)
+        compute_s = arithmetic_s(device, flops, self.target.dtype)
         dram_s = moved / device.dram.value if device.dram else 0.0
         least = "compute" if compute_s > dram_s else "dram"
         timing = Predicted(max(compute_s, dram_s), BOUND, compute_s, dram_s, None, 0, 0, least)
         return self._record(BOUND, timing, "predict", "not here")
 
     def _record(self, provider: str, timing: Any, phase: Any, checked: Any) -> Record:
-        moved, flops = self.benched.costs(self.sizes)
+        moved, flops = self.target.costs(self.sizes)
         moved = moved if self.is_rated else 0
         more = {"phase": phase, "timing": timing, "checked": checked, "error": None}
         return Record(*self._head(provider), flops=flops, bytes=moved, **more)
 
     def _head(self, provider: str) -> tuple[Case, str, str, str]:
-        benched, run = self.benched, self.run
+        benched, run = self.target, self.run
         device = self.backend.device.name
         case = Case(benched.name, provider, "python", {}, dict(self.sizes), benched.dtype, device)
         versions = run.environment.versions

@@ -175,7 +175,7 @@ class MeasuredBisect:
     problem: Problem
     operand: Operand
     trees: Worktrees
-    opened: OpenResources
+    resources: OpenResources
     file: Path
     good: str
     bad: str
@@ -184,14 +184,14 @@ class MeasuredBisect:
 
     def go(self) -> int:
         """Run to the end. Returns the exit code."""
-        command, backend = self.command, self.opened.backend
+        command, backend = self.command, self.resources.backend
         options = command.options
         run = new_run("bisect", self.problem.spec.name, options.command, backend, [self.problem])
         self._maker = PairMaker(
             RecordFactory(run, self.problem, backend.protocol), backend.device.limits, self.trees
         )
         say_begin(command.console, run, options.threshold)
-        result = run_comparisons(self.opened, run, options.out, self._obtain)
+        result = run_comparisons(self.resources, run, options.out, self._obtain)
         assert result.page is not None
         say_page(command.console, result.page)
         return command.write(INTERRUPTED if result.state == "interrupted" else self._code, [result])

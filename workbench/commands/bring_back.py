@@ -61,7 +61,7 @@ class BringBackPlan:
     """What is measured, and on what. A rehearsal takes the smallest size of each."""
 
     kernels: Sequence[str] = KERNELS
-    checked: Sequence[str] = field(default_factory=lambda: catalog.names_in(catalog.METAL))
+    checked_kernels: Sequence[str] = field(default_factory=lambda: catalog.names_in(catalog.METAL))
     ceilings: bool = True
     sizes: int = 4
     dtype: str = "fp16"
@@ -96,13 +96,13 @@ class BringBack:
     backend: MetalLive
     run: Run
     plan: BringBackPlan
-    known: Sequence[Event] = ()
+    events: Sequence[Event] = ()
     say: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
-        self._keys = {e.key for e in self.known if isinstance(e, Record | Failure)}
-        self._stated = {(e.experiment, e.kernel) for e in self.known if isinstance(e, Finding)}
-        self._times = {e.key: e for e in self.known if isinstance(e, Record)}
+        self._keys = {e.key for e in self.events if isinstance(e, Record | Failure)}
+        self._stated = {(e.experiment, e.kernel) for e in self.events if isinstance(e, Finding)}
+        self._times = {e.key: e for e in self.events if isinstance(e, Record)}
 
     def outcomes(self) -> Iterator[Event]:
         """Yield the results of the steps in their order; the fingerprint was the first."""
@@ -119,7 +119,7 @@ class BringBack:
             yield from step()
 
     def _checks(self) -> Iterator[Event]:
-        for kernel in self.plan.checked:
+        for kernel in self.plan.checked_kernels:
             if ("metal_checks", kernel) in self._stated:
                 continue
             yield self._finding("metal_checks", kernel, partial(self._check, kernel))

@@ -82,7 +82,7 @@ class SizedProblem:
     """A problem of the design; one that is held back only checks what the others give."""
 
     problem: Problem
-    held: bool
+    is_check: bool
 
 
 @dataclass
@@ -92,12 +92,12 @@ class CalibrateCommand:
     options: CalibrateOptions
     console: Console
     open_backend: Opener | None = None
-    started: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=time.monotonic)
     times: dict[str, CalibrationTime] = field(default_factory=dict)  # by the outcome's key
-    # number and resources of a call's launches, by what `_at` returns
+    # number and resources of a call's launches, by what `_config_key` returns
     launches: dict[tuple[object, ...], Launches] = field(default_factory=dict)
-    done: bool = False  # every size was measured
-    begun: Problem | None = None  # by the backend
+    is_complete: bool = False  # every size was measured
+    current_problem: Problem | None = None  # by the backend
 
     def go(self) -> int:
         """Run to the end. Returns 0, 2 where nothing was measured, or 130 after Ctrl-C."""
@@ -108,24 +108,24 @@ class CalibrateCommand:
         kernels = kernels_of(options)
         if options.device is not None or (self.open_backend is None and not gpu_present()):
             return self._show(device_named(options.device or DEFAULT_TARGET), kernels)
-        kept = KeptProcesses() if self.open_backend is None else None
+        processes = KeptProcesses() if self.open_backend is None else None
         try:
-            if kept is not None:
+            if processes is not None:
                 for name in kernels:
-                    kept.prepare(name)  # or an import would be part of a config's time limit
-            with resources(options, lambda: self._backend(kept)) as opened:
+                    processes.prepare(name)  # or an import would be part of a config's time limit
+            with resources(options, lambda: self._backend(processes)) as opened:
                 return self._measure(opened, kernels, seconds)
         finally:
-            if kept is not None:
-                kept.end()
+            if processes is not None:
+                processes.end()
 
-    def _backend(self, kept: KeptProcesses | None) -> Backend:
+    def _backend(self, processes: KeptProcesses | None) -> Backend:
         from workbench.backend.live import Live
 
         repository = repository_of("matmul")
         if self.open_backend is not None:
             return self.open_backend(None, repository)
-        return Live(repository, prewarm=kept)
+        return Live(repository, prewarm=processes)
 
     # Without a GPU
 
@@ -136,8 +136,8 @@ class CalibrateCommand:
             sizes = self._sizes(catalog.spec_of(name), dtype, device)
             first = "; ".join(map(sizes_text, sizes[:3]))
             self.console.print(f"{name} in {dtype}: {amount(len(sizes), 'size')}: {first}; ...")
-        known = calibration_of(device.name)
-        if known is None:
+        calibration = calibration_of(device.name)
+        if calibration is None:
             others = (d for d in same_architecture(device) if calibration_of(d.name))
             source = next(others, None)
             usual = f"takes the ratios of {source.title}" if source else "takes the default"
@@ -147,7 +147,7 @@ class CalibrateCommand:
                 f"GPU is; until then a launch without a config {usual}.",
             )
             return write_result(self.options, "calibrate", PASSED, parts=[])
-        return self._conclude(known, device, PASSED)
+        return self._conclude(calibration, device, PASSED)
 
     def _sizes(self, spec: Spec, dtype: str, device: Device) -> list[dict[str, int]]:
         return design(spec, dtype, device, self.options.measure + self.options.check)
@@ -172,7 +172,7 @@ class CalibrateCommand:
         def obtain(recorder: Recorder) -> None:
             recorder.begin()
             for at, sized in enumerate(problems):
-                left = seconds - (time.monotonic() - self.started)
+                left = seconds - (time.monotonic() - self.start_s)
                 if left <= 0:
                     note("the budget is spent; the same command continues with what is stored")
                     break
@@ -180,7 +180,7 @@ class CalibrateCommand:
                 times = before | {_config_key(t): t for t in self.times.values()}
                 save(Calibration(head_of(recorder.run, backend), tuple(times.values())), partial)
             else:
-                self.done = True
+                self.is_complete = True
 
         state = execute(opened.recorder(run), obtain, lambda recorder: None)
         code = INTERRUPTED if state == "interrupted" else PASSED
@@ -188,7 +188,7 @@ class CalibrateCommand:
             say_result(self.console, "Nothing was measured.")
             return write_result(self.options, "calibrate", code or COULD_NOT_RUN, parts=[])
         created = self._write_calibration(run, backend)
-        if self.done:
+        if self.is_complete:
             partial.unlink(missing_ok=True)
         return self._conclude(created, backend.device, code)
 
@@ -225,20 +225,20 @@ class CalibrateCommand:
             recorder.run, problem, find_sweep("full"), impls, backend.device, backend.protocol
         )
         earlier = earlier_outcomes(opened.history, plan).first
-        known = {k: o for k, o in earlier.items() if _config_key(o.case) in self.launches}
-        self._keep(known.values(), sized.held)
+        cached = {k: o for k, o in earlier.items() if _config_key(o.case) in self.launches}
+        self._keep(cached.values(), sized.is_check)
         defaults = [
             values(impl.default(backend.device.limits, problem.dtype, problem.sizes))
             for impl in impls
         ]
-        wanted = [c for c in plan.candidates if values(c.config) in defaults]
+        own = [c for c in plan.candidates if values(c.config) in defaults]
         budget = Budget(seconds=seconds, configs=self.options.configs)
         try:
-            self._pass(replace(plan, candidates=wanted), known, Budget(), recorder, sized.held)
-            self._pass(plan, known, budget, recorder, sized.held)
-            if sized.held and (chosen := self._chosen_candidates(plan, backend.device)):
-                more = replace(plan, candidates=chosen)
-                self._pass(more, known, Budget(), recorder, sized.held)
+            self._pass(replace(plan, candidates=own), cached, Budget(), recorder, sized.is_check)
+            self._pass(plan, cached, budget, recorder, sized.is_check)
+            if sized.is_check and (choice := self._chosen_candidates(plan, backend.device)):
+                more = replace(plan, candidates=choice)
+                self._pass(more, cached, Budget(), recorder, sized.is_check)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             note(f"{problem.kernel} {sizes_text(problem.sizes)} is left out: {reason}")
@@ -253,20 +253,20 @@ class CalibrateCommand:
     def _pass(
         self,
         plan: Plan,
-        known: dict[str, Outcome],
+        outcomes: dict[str, Outcome],
         budget: Budget,
         recorder: Recorder,
-        held: bool,
+        is_check: bool,
     ) -> None:
-        """Time configs of a plan that have no outcome yet; adds each outcome to `known`."""
-        ours = {c.key: known[c.key] for c in plan.candidates if c.key in known}
+        """Time configs of a plan that have no outcome yet; adds each outcome to `outcomes`."""
+        ours = {c.key: outcomes[c.key] for c in plan.candidates if c.key in outcomes}
         search = SearchPlan(Strategy.MODEL, budget, final_s=0.0)
         first = FirstPass(plan, recorder.backend, ours, search)
         if not first.first:
             return
-        if self.begun is not plan.problem:  # its inputs are made once
+        if self.current_problem is not plan.problem:  # its inputs are made once
             recorder.backend.begin(plan.problem, first.first)
-            self.begun = plan.problem
+            self.current_problem = plan.problem
         for result in first.outcomes():
             if isinstance(result, tuple):
                 candidate, compiled = result
@@ -274,13 +274,13 @@ class CalibrateCommand:
                 self.launches[_config_key(candidate.case)] = compiled.launches, each
             else:
                 recorder.keep(result)
-                known[result.key] = result
-                self._keep([result], held)
+                outcomes[result.key] = result
+                self._keep([result], is_check)
 
-    def _keep(self, outcomes: Iterable[Outcome], held: bool) -> None:
+    def _keep(self, outcomes: Iterable[Outcome], is_check: bool) -> None:
         for outcome in outcomes:
             launches = self.launches.get(_config_key(outcome.case))
-            if launches and (entry := time_of(outcome, launches, held)) is not None:
+            if launches and (entry := time_of(outcome, launches, is_check)) is not None:
                 self.times[outcome.key] = entry
 
     def _here(self, plan: Plan) -> list[CalibrationTime]:
@@ -292,10 +292,10 @@ class CalibrateCommand:
         spec, dtype, sizes = problem.spec, problem.dtype, problem.sizes
         ours = (t for t in self.times.values() if (t.kernel, t.dtype) == (spec.name, dtype))
         kernel = calibrated_kernel(times_not_held_back(ours), spec, device, is_aligned(spec, sizes))
-        chosen = chosen_launch(kernel, device, dtype, sizes) if kernel else None
-        if chosen is None:
+        choice = chosen_launch(kernel, device, dtype, sizes) if kernel else None
+        if choice is None:
             return []
-        impl, config = chosen
+        impl, config = choice
         return [c for c in plan.candidates if (c.impl.name, c.config) == (impl.name, config)]
 
     # The file
@@ -309,19 +309,19 @@ class CalibrateCommand:
         times: list[CalibrationTime] = []
         for kernel in dict.fromkeys((*new.kernels, *before.kernels)):
             ours, theirs = new.times_of(*kernel), before.times_of(*kernel)
-            fewer = not self.done and _measured_sizes(ours) < _measured_sizes(theirs)
+            fewer = not self.is_complete and _measured_sizes(ours) < _measured_sizes(theirs)
             times += theirs if fewer or not ours else ours
         created = Calibration(head_of(run, backend), tuple(times))
         save(created, path)
         say_result(self.console, f"calibration  {path.resolve()}")
         return created
 
-    def _conclude(self, known: Calibration, device: Device, code: int) -> int:
+    def _conclude(self, calibration: Calibration, device: Device, code: int) -> int:
         """Print and draw what the calibration gives at the sizes that it holds back."""
-        parts = [part_of(known, name, dtype, device) for name, dtype in known.kernels]
+        parts = [part_of(calibration, name, dtype, device) for name, dtype in calibration.kernels]
         show(self.console, parts)
         file = folder_of(self.options.out, run_id("calibrate", device.name)) / "report.html"
-        write_page(file, page(known, parts, device))
+        write_page(file, page(calibration, parts, device))
         say_page(self.console, file)
         return write_result(
             self.options, "calibrate", code, parts=[p.plain for p in parts], page=str(file)
@@ -339,11 +339,11 @@ def seconds_of(options: CalibrateOptions) -> float:
 def kernels_of(options: CalibrateOptions) -> dict[str, str]:
     """Return the dtype of each kernel to calibrate. Raises CommandError for one that is not the
     workbench's own, or does not support the dtype."""
-    known = catalog.kernel_names()
+    names = catalog.kernel_names()
     result = {}
     for name in dict.fromkeys(options.kernel or KERNELS):
-        if name not in known:
-            raise CommandError(catalog.name_hint("kernel of the workbench", name, known))
+        if name not in names:
+            raise CommandError(catalog.name_hint("kernel of the workbench", name, names))
         dtype = options.dtype or KERNELS.get(name) or "bf16"
         check_dtype(catalog.spec_of(name), dtype)
         result[name] = dtype
@@ -357,10 +357,10 @@ def _config_key(of: Case | CalibrationTime) -> tuple[object, ...]:
 
 
 def _measured_sizes(times: Sequence[CalibrationTime]) -> int:
-    return len(sizes_in(t for t in times if not t.held))
+    return len(sizes_in(t for t in times if not t.is_check))
 
 
-def time_of(outcome: Outcome, launches: Launches, held: bool) -> CalibrationTime | None:
+def time_of(outcome: Outcome, launches: Launches, is_check: bool) -> CalibrationTime | None:
     """Return the time of an outcome of a first pass, also that of another config with the same
     machine code; None where it has none."""
     if not isinstance(outcome, Record) or outcome.phase != "first_pass":
@@ -377,7 +377,7 @@ def time_of(outcome: Outcome, launches: Launches, held: bool) -> CalibrationTime
         outcome.resources,
         outcome.timing.median_s,
         *launches,
-        held,
+        is_check,
     )
 
 

@@ -50,7 +50,7 @@ class ConfigChooser:
     """Choose configs of one dtype. `sizes` and `operand` are those of the command line, if any."""
 
     dtype: str
-    tuned: Tuned
+    tuned_cache: Tuned
     sizes: str | None = None
     operand: Operand | None = None
 
@@ -99,7 +99,7 @@ class ConfigChooser:
         entries = self._entries(impl, spec, device)
         for entry in entries:
             chosen = self._config(kernel, impl, entry.config, entry.sizes, device)
-            yield replace(chosen, job=replace(chosen.job, tuned=entry.at[:10]))
+            yield replace(chosen, job=replace(chosen.job, tuning_date=entry.at[:10]))
         if not entries:
             yield self._default(kernel, spec, impl, device)
 
@@ -108,7 +108,7 @@ class ConfigChooser:
         upgrade leaves those of the version before unused."""
         wanted = sizes_of(spec, self.sizes) if self.sizes else None
         newest: dict[object, Entry] = {}
-        for e in self.tuned.matching(spec.name, impl.name, device.name, self.dtype):
+        for e in self.tuned_cache.matching(spec.name, impl.name, device.name, self.dtype):
             at = tuple(sorted(e.sizes.items()))
             usable = not e.predicted and e.source in sources_of(impl)
             if (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.code.amd_note import COUNTS
-from workbench.code.code_match import CodeComparison, compared
+from workbench.code.code_match import CodeComparison, compare_code
 from workbench.code.code_reading import MachineCode, code_of_file
 from workbench.code.kinds import group_text
 from workbench.code.mix import Mix
@@ -87,7 +87,7 @@ def show_code(options: CodeOptions) -> int:
         other = _read(options, options.target, options.against)
         _require_listing(read)
         _require_listing(other)
-        comparison = compared(other.code, read.code)
+        comparison = compare_code(other.code, read.code)
     samples = _samples(options, read)
     view = CodeView(
         title=read.title,
@@ -97,7 +97,7 @@ def show_code(options: CodeOptions) -> int:
         command=options.command,
         word=options.find or "",
         matches=matching(read.code.listing, options.find) if options.find else (),
-        against=options.against or "",
+        baseline=options.against or "",
         comparison=comparison,
         samples=samples,
         sources=_texts(read),
@@ -265,7 +265,7 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
     whole = code.whole
     facts.append(("Instructions", str(whole.instructions)))
     facts.append(("Matrix instructions", str(whole.groups.get("matrix", 0))))
-    facts.append(("Blocks, loops", f"{len(code.graph.reached)}, {len(code.graph.all_loops())}"))
+    facts.append(("Blocks, loops", f"{len(code.graph.reachable)}, {len(code.graph.all_loops())}"))
     return facts
 
 
@@ -296,7 +296,7 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
     for number, sentence in code.warnings:
         say_result(console, f"ptxas {number}: {sentence}".replace(" :", ":"), style="yellow")
     if view.comparison is not None:
-        say_result(console, comparison_sentence(view.comparison, view.against), style="bold")
+        say_result(console, comparison_sentence(view.comparison, view.baseline), style="bold")
         for title, table in change_tables(view.comparison):
             console.print(title)
             _print(console, table)
@@ -371,7 +371,7 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "most_live_registers": code.peak_live[0] if code.peak_live else None,
         "resources": encode_plain(read.resources) if read.resources else None,
         "mix": _plain_mix(code.whole) if code.listing.instructions else None,
-        "blocks": len(code.graph.reached) or None,
+        "blocks": len(code.graph.reachable) or None,
         "loops": [
             {
                 "head": loop.head,

@@ -117,7 +117,7 @@ class CodeRun:
             place, other = n // 2, n + 1 - 2 * (n % 2)
             if other in outcomes:
                 before, after = outcomes.pop(2 * place), outcomes.pop(2 * place + 1)
-                yield place, self.compare(before, after, tasks[place][1].job.tuned)
+                yield place, self.compare(before, after, tasks[place][1].job.tuning_date)
 
     def compare(
         self, before: Outcome, after: Outcome, tuned: str = "", commit: str = ""

@@ -242,7 +242,7 @@ class CompilerComparison:
 
     def _say_begin(self) -> None:
         titles = " and ".join(compiler.title for compiler in self.compilers)
-        tuned = sum(bool(each.job.tuned) for each in self.configs)
+        tuned = sum(bool(each.job.tuning_date) for each in self.configs)
         self.console.print(
             f"{titles}: {amount(len(self.configs), 'config')} ({tuned} tuned), "
             f"{amount(len(self.devices), 'device')}; nothing runs without a GPU",

@@ -134,8 +134,8 @@ def _record_profiles(
     workload = Workload(words, config.title, CALL_STEPS, marked)
     workload = add_default_counters(workload, name, machine.gpu)
     result = run_tool(tool, machine, workload, folder, CALL_LIMIT_S, aside=True)
-    if result.end.stopped:
-        stop_by(result.end.stopped)
+    if result.end.stop_signal:
+        stop_by(result.end.stop_signal)
     about = {
         "kernel": case.kernel, "impl": case.impl, "config": case.config, "sizes": case.sizes,
         "dtype": case.dtype, "outcome": config.record.key,

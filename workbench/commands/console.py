@@ -203,7 +203,7 @@ class SweepConsole:
         self.console.print(plan_line(run, from_code), style=style)
         if run.predicted and backend_of(run.device) == METAL:
             self.console.print(_silence_note(plan.problem, run.device))
-        if reasons := {impl.name: impl.unchecked for impl in impls if impl.unchecked}:
+        if reasons := {impl.name: impl.unchecked_reason for impl in impls if impl.unchecked_reason}:
             every = len(reasons) == len({impl.name for impl in impls})
             whose = "Results" if every else f"Results of {', '.join(reasons)}"
             text = f"{whose} are not checked here: {next(iter(reasons.values()))}"
@@ -213,8 +213,8 @@ class SweepConsole:
         counts = f"{len(plan.candidates)} configs to try"
         if plan.left_out:
             counts += f" (the model's best of {len(plan.candidates) + plan.left_out})"
-        if plan.refused:
-            counts += f", {len(plan.refused)} refused beforehand"
+        if plan.failures:
+            counts += f", {len(plan.failures)} refused beforehand"
         if earlier:
             counts += f", {earlier} known from earlier runs"
         if failed:
@@ -295,7 +295,7 @@ class SweepConsole:
 
     def step(self, step: Step) -> None:
         """Show that all configs have been tried and a longer step begins."""
-        self._line.step = STEPS[step.name].format(step.of)
+        self._line.step = STEPS[step.name].format(step.total)
         self._show()
 
     def _show(self) -> None:

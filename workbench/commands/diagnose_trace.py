@@ -110,9 +110,9 @@ def trace_report(summary: TraceSummary, title: str) -> DiagnosisReport:
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, device, trace.title)
             gain_s = match.diagnosis.gain_ns
             results.append(_share_window(text, gain_s, each.times.window))
-        held = {match.name for match in matches}
+        names = {match.name for match in matches}
         lacking = missing_of_timeline(each).items()
-        missing += timeline_gaps({name: needs for name, needs in lacking if name not in held})
+        missing += timeline_gaps({name: needs for name, needs in lacking if name not in names})
     more = _diagnose_launches(launches, trace.title, None)
     return DiagnosisReport(
         title,
@@ -137,13 +137,13 @@ def _once(missing: Sequence[NotEvaluable]) -> list[NotEvaluable]:
 # Stored runs
 
 
-def run_report(kept: RunResult) -> DiagnosisReport:
+def run_report(result: RunResult) -> DiagnosisReport:
     """Return the diagnoses of a stored run of a profiler: of counters evaluated anew, of a timeline
     as they were stored, since the activities are not. Raises CommandError where the run holds
     neither."""
-    run = kept.run
-    timeline = [f for f in kept.findings if f.experiment == "timeline"]
-    counted = [p for p in kept.profiles if p.metrics]
+    run = result.run
+    timeline = [f for f in result.findings if f.experiment == "timeline"]
+    counted = [p for p in result.profiles if p.metrics]
     if not timeline and not counted:
         raise CommandError(
             f"{run.id} is a run of `{run.engine}` and holds neither counters nor a timeline; "
@@ -152,9 +152,9 @@ def run_report(kept: RunResult) -> DiagnosisReport:
     longest = sorted(counted, key=_longest_first)[:MOST_KERNELS]
     names = _names([(p.name, "" if p.kernel else p.launch) for p in longest])
     launches = [_counted_launch(p, name) for p, name in zip(longest, names, strict=True)]
-    plain = _plain_of(kept, launches)
+    plain = _plain_of(result, launches)
     source = f"{run.name}, run {run.id}"
-    more = _diagnose_launches(launches, source, plain, _whole_call(kept, counted))
+    more = _diagnose_launches(launches, source, plain, _whole_call(result, counted))
     heads = [f"{f.word}. {f.sentence}" for f in timeline if not f.rule and not counted]
     window_s = _window_of(timeline)
     results = [_rule_result(f, f"{run.name}, run {run.id}", window_s) for f in timeline if f.rule]
@@ -199,9 +199,9 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
     if any(f.word == INCOMPLETE for f in timeline):
         yield from timeline_gaps(dict.fromkeys(rules(), ("a complete timeline",)))
         return
-    known = {e.name for f in timeline for e in f.evidence}
+    evidence = {e.name for f in timeline for e in f.evidence}
     held = {f.rule for f in timeline}
-    if HOST_KPI not in known:
+    if HOST_KPI not in evidence:
         lacks = set(TIMELINE_NEEDS)
         needs = {n: tuple(x for x in rule.needs if x in lacks) for n, rule in rules().items()}
         yield from timeline_gaps({n: each for n, each in needs.items() if each and n not in held})
@@ -219,9 +219,9 @@ def _counted_launch(profile: Profile, name: str) -> CountedLaunch:
     return CountedLaunch(name, metrics, bool(profile.kernel), profile.lines)
 
 
-def _whole_call(kept: RunResult, counted: Sequence[Profile]) -> CountedLaunch | None:
+def _whole_call(result: RunResult, counted: Sequence[Profile]) -> CountedLaunch | None:
     """Return the first call of the kernel, where it has several launches and all are stored."""
-    records = [o for o in kept.outcomes if isinstance(o, Record)]
+    records = [o for o in result.outcomes if isinstance(o, Record)]
     own = sorted((p for p in counted if p.outcome), key=launch_order)
     calls = calls_of([profile_metrics(p) for p in own])
     if len(records) != 1 or not calls or len(calls[0]) < 2:
@@ -230,15 +230,15 @@ def _whole_call(kept: RunResult, counted: Sequence[Profile]) -> CountedLaunch | 
     return CountedLaunch(call_title(len(calls[0])), metrics, True)
 
 
-def _plain_of(kept: RunResult, launches: Sequence[CountedLaunch]) -> PlainTime | None:
+def _plain_of(result: RunResult, launches: Sequence[CountedLaunch]) -> PlainTime | None:
     """Return the measured time that is stored with the run, if there is one."""
-    records = [o for o in kept.outcomes if isinstance(o, Record) and o.is_measured]
+    records = [o for o in result.outcomes if isinstance(o, Record) and o.is_measured]
     profiled_s = math.fsum(each.spent_s for each in launches if each.config)
     if len(records) != 1 or not profiled_s:
         return None
-    held = diagnose(load_of(records[0]), ceiling_set(kept.run.device, [kept.run]))
+    diagnosis = diagnose(load_of(records[0]), ceiling_set(result.run.device, [result.run]))
     time_s = records[0].time_s
-    return PlainTime(time_s, time_s if held.gain_s is None else held.gain_s, profiled_s)
+    return PlainTime(time_s, time_s if diagnosis.gain_s is None else diagnosis.gain_s, profiled_s)
 
 
 # Counters

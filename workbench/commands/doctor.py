@@ -248,7 +248,7 @@ def _counters() -> Check:
     from workbench.traces.profilers.running.permission import counter_permission
 
     known = counter_permission(NVIDIA_PROC / "params", OWN_STATUS)
-    return Check(name, known.allowed, known.reason, known.remedy)
+    return Check(name, known.is_allowed, known.reason, known.remedy)
 
 
 # What compiles
@@ -369,7 +369,7 @@ def _profile_tools() -> Check:
     from workbench.traces.profilers.running.workload import MarkedCalls, Workload
 
     machine = machine_here()
-    calls = Workload((), "a kernel", marked=MarkedCalls(1, bool(machine.gpu)))
+    calls = Workload((), "a kernel", marks=MarkedCalls(1, bool(machine.gpu)))
     usable = [name for name, tool in profilers().items() if refusal(tool, machine, calls) is None]
     if usable:
         return Check(name, True, ", ".join(usable))

@@ -83,15 +83,15 @@ EXIT_CODES = {
 class Evaluation:
     """The verdict on one kernel, with all that it was reached by."""
 
-    wanted: Wanted
+    request: Wanted
     device: Device
-    predicted: bool
+    is_predicted: bool
     facts: SpecFacts
     verdict: RulesVerdict
     submission: Submission | None = None  # None where its process ended before it was described
-    compiled: Compiled | None = None
+    compilation: Compiled | None = None
     times: EvaluatedTimes | None = None
-    hidden: Sequence[Mapping[str, int]] = ()
+    hidden_sizes: Sequence[Mapping[str, int]] = ()
     seed: int = 0
     environment: Environment | None = None  # of the GPU; None where no GPU took part
     claim: str = ""  # why the file's word is needed for some rules
@@ -105,16 +105,16 @@ class Evaluation:
         broken, submission = self.verdict.broken_rule, self.submission
         return {
             "schema": SCHEMA,
-            "file": self.file or self.wanted.kernel,
+            "file": self.file or self.request.kernel,
             "spec": None if self.task else self.spec,
             "task": None if self.task is None else str(self.task),
             "kernel": self.facts.name,
             "impl": submission.impl if submission else None,
             "config": dict(submission.config) if submission else {},
-            "dtype": self.wanted.dtype,
-            "sizes": dict(self.facts.timed),
+            "dtype": self.request.dtype,
+            "sizes": dict(self.facts.timed_sizes),
             "device": self.device.name,
-            "predicted": self.predicted,
+            "predicted": self.is_predicted,
             "verdict": self.verdict.word,
             "rule": broken.rule if broken else None,
             "reason": broken.reason if broken else None,
@@ -122,9 +122,9 @@ class Evaluation:
             "claim": self.claim or None,
             "digests": dict(self.digests),
             "error_in_tolerances": self.verdict.error,
-            "hidden_sizes": [dict(sizes) for sizes in self.hidden],
+            "hidden_sizes": [dict(sizes) for sizes in self.hidden_sizes],
             "seed": self.seed,
-            "resources": _plain_resources(self.compiled),
+            "resources": _plain_resources(self.compilation),
             "times": self.times.plain() if self.times else None,
         }
 
@@ -142,8 +142,8 @@ def evaluate(options: EvaluateOptions) -> int:
     if options.kernel is None:
         raise CommandError("Name the kernel's file, or --verify a verdict's JSON file.")
     check_sanitizer(options.require, options.device)
-    if options.reuse is not None and (kept := _reused_verdict(options, options.reuse)) is not None:
-        return _say_reused_verdict(options, options.reuse, kept)
+    if options.reuse is not None and (old := _reused_verdict(options, options.reuse)) is not None:
+        return _say_reused_verdict(options, options.reuse, old)
     with ExitStack() as opened:
         again = {} if before is None else {"seed": before["seed"]}
         evaluation = _evaluate_task(options, opened, **again)
@@ -176,23 +176,23 @@ def _reused_verdict(options: EvaluateOptions, path: Path) -> Mapping[str, Any] |
     with temporary_folder() as folder:
         trusted = options.spec or kernel
         if options.task is not None:
-            given = prepare_task(options.task, Path(kernel), folder)
-            kernel, trusted = str(given.kernel), str(given.spec)
+            task = prepare_task(options.task, Path(kernel), folder)
+            kernel, trusted = str(task.kernel), str(task.spec)
         digests = files_digests(sources_of(trusted), sources_of(kernel))
     live = hardware.live() if options.device is None and gpu_present() else None
     return verdict_to_reuse(path, options, digests, live.name if live else None)
 
 
-def _say_reused_verdict(options: EvaluateOptions, path: Path, kept: Mapping[str, Any]) -> int:
+def _say_reused_verdict(options: EvaluateOptions, path: Path, document: Mapping[str, Any]) -> int:
     """Print a verdict that was reached before, and write it. Returns its exit code."""
     console = console_for(options)
-    reason = f" ({kept['rule']}: {kept.get('reason')})" if kept.get("rule") else ""
+    reason = f" ({document['rule']}: {document.get('reason')})" if document.get("rule") else ""
     with aloud(console):
-        console.print(f"{kept['verdict']}{reason}", style="bold")
+        console.print(f"{document['verdict']}{reason}", style="bold")
         console.print(f"as {path} says, of the same files, request and versions; nothing was run")
     head = ("command", "version", "exit_code", "meaning")
-    plain = {name: value for name, value in kept.items() if name not in head}
-    return write_result(options, "evaluate", kept["exit_code"], **plain)
+    plain = {name: value for name, value in document.items() if name not in head}
+    return write_result(options, "evaluate", document["exit_code"], **plain)
 
 
 def _evaluate_task(
@@ -205,14 +205,14 @@ def _evaluate_task(
     if options.spec is not None:
         raise CommandError("--task and --spec both name who judges; name one of them.")
     submission, task = Path(str(options.kernel)), options.task
-    given = prepare_task(task, submission, opened.enter_context(temporary_folder()))
-    dtype = options.dtype or given.dtype
-    named = replace(options, kernel=str(given.kernel), spec=str(given.spec), dtype=dtype)
+    prepared = prepare_task(task, submission, opened.enter_context(temporary_folder()))
+    dtype = options.dtype or prepared.dtype
+    named = replace(options, kernel=str(prepared.kernel), spec=str(prepared.spec), dtype=dtype)
     try:
-        evaluation = _evaluate(named, opened, seed, given)
+        evaluation = _evaluate(named, opened, seed, prepared)
     except WorkbenchError as error:  # it names the copies
-        text = str(error).replace(str(given.kernel), str(submission))
-        raise CommandError(text.replace(str(given.spec), str(task))) from error
+        text = str(error).replace(str(prepared.kernel), str(submission))
+        raise CommandError(text.replace(str(prepared.spec), str(task))) from error
     return replace(evaluation, task=task, file=str(submission))
 
 
@@ -223,7 +223,7 @@ def _evaluate(
     task: PreparedTask | None = None,
 ) -> Evaluation:
     assert options.kernel is not None
-    wanted = _evaluation_request(options, options.kernel)
+    request = _evaluation_request(options, options.kernel)
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
     trusted = options.spec or options.kernel
     # read before any code of a file runs
@@ -232,24 +232,24 @@ def _evaluate(
     live, device = _target(options, opened)
     seed = secrets.randbits(62) if seed is None else seed
     opened.callback((processes := Processes(sources, own)).close)
-    evaluator = Evaluator(processes, wanted, trusted, device, seed)
+    evaluator = Evaluator(processes, request, trusted, device, seed)
     facts = evaluator.facts(timed)
-    known: dict[str, Any] = {
-        "wanted": wanted, "device": device, "predicted": live is None, "facts": facts, "seed": seed,
-        "environment": live.environment if live is not None else None,
+    facts_by_name: dict[str, Any] = {
+        "request": request, "device": device, "is_predicted": live is None, "facts": facts,
+        "seed": seed, "environment": live.environment if live is not None else None,
         "digests": files_digests(sources, own), "spec": options.spec,
     }  # fmt: skip
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
-        return Evaluation(verdict=verdict_of(fail_rules(submission)), **known)
+        return Evaluation(verdict=verdict_of(fail_rules(submission)), **facts_by_name)
     planned = PlanEvaluation()
     if options.spec is not None:
         folder = opened.enter_context(temporary_folder())
         by_plan = PlanEvaluator(
-            processes, wanted, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S, task
+            processes, request, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S, task
         )
         planned = by_plan.evaluate(submission, facts, live is not None)
-    return _decide(options, evaluator, submission, planned, live, known)
+    return _decide(options, evaluator, submission, planned, live, facts_by_name)
 
 
 def _decide(
@@ -258,44 +258,44 @@ def _decide(
     submission: Submission,
     planned: PlanEvaluation,
     live: Live | None,
-    known: dict[str, Any],
+    fields: dict[str, Any],
 ) -> Evaluation:
     """Return the evaluation of what plans show, and of what the file itself says where they do not
     show all."""
-    facts, wanted, strict = known["facts"], known["wanted"], options.spec is not None
+    facts, request, strict = fields["facts"], fields["request"], options.spec is not None
     planned = add_claims(planned, evaluator, submission, facts, strict)
-    results, error, hidden = [*planned.results], planned.error, planned.hidden
-    compiled, of_plan = planned.compiled, planned.submission
-    known |= {"submission": submission, "hidden": hidden, "claim": planned.claim}
+    results, error, hidden = [*planned.results], planned.error, planned.hidden_sizes
+    compiled, of_plan = planned.compilation, planned.submission
+    fields |= {"submission": submission, "hidden_sizes": hidden, "claim": planned.claim}
     verdict = verdict_of(results, error, strict)
     if isinstance(compiled, Refusal) or compiled is None:
-        return Evaluation(verdict=verdict, **known)
+        return Evaluation(verdict=verdict, **fields)
     timed = of_plan or submission
-    known["digests"] |= {"plan": planned.plan or None, "machine_code": compiled.binary}
+    fields["digests"] |= {"plan": planned.plan or None, "machine_code": compiled.binary}
     times = None
     if verdict.broken_rule is None and live is not None:
-        kernel = planned.kernel or wanted.kernel
-        more, times = measured_times(live, timed, facts, compiled, kernel, wanted.dtype)
+        kernel = planned.kernel or request.kernel
+        more, times = measured_times(live, timed, facts, compiled, kernel, request.dtype)
         shown: Shown = "evidence" if of_plan else "claim"
         results += shown_by(more, shown) if strict else more
         verdict = verdict_of(results, error, strict)
         if "sanitizer" in options.require and verdict.broken_rule is None:
-            sizes = hidden[-1] if hidden else facts.timed
-            ran = replace(wanted, kernel=kernel)
+            sizes = hidden[-1] if hidden else facts.timed_sizes
+            ran = replace(request, kernel=kernel)
             results += shown_by([_sanitizer_result(ran, timed, sizes)], shown if strict else "")
             verdict = verdict_of(results, error, strict)
     elif verdict.word in ("correct", "plausible"):
-        times = predicted_times(known["device"], timed, facts, compiled, wanted.dtype)
+        times = predicted_times(fields["device"], timed, facts, compiled, request.dtype)
     kept = times if verdict.broken_rule is None else None
-    return Evaluation(verdict=verdict, compiled=compiled, times=kept, **known)
+    return Evaluation(verdict=verdict, compilation=compiled, times=kept, **fields)
 
 
-def _sanitizer_result(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
+def _sanitizer_result(request: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
     """Return the result of the rule `sanitizer`, for a call at these sizes."""
     from workbench.backend.sanitizing import call_of, sanitize_call
 
-    config, dtype = submission.config, wanted.dtype
-    call = call_of(wanted.kernel, submission.title, submission.impl, config, sizes, dtype)
+    config, dtype = submission.config, request.dtype
+    call = call_of(request.kernel, submission.title, submission.impl, config, sizes, dtype)
     return RuleResult("sanitizer", *sanitize_call(call))
 
 
@@ -336,8 +336,8 @@ def events_of(
     yield run
     if options.events and (submission := evaluation.submission) is not None:
         case = _case(evaluation, submission.impl, submission.config)
-        if evaluation.compiled is not None:
-            yield from dispatch_events(run, case, evaluation.compiled)
+        if evaluation.compilation is not None:
+            yield from dispatch_events(run, case, evaluation.compilation)
         if (times := evaluation.times) is not None:
             yield completion_event(run, _record(evaluation, run, case, times.timing))
             for name, timing in times.libraries.items():
@@ -347,7 +347,7 @@ def events_of(
 
 
 def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
-    facts, device, wanted = evaluation.facts, evaluation.device, evaluation.wanted
+    facts, device, request = evaluation.facts, evaluation.device, evaluation.request
     return Run(
         project=project_id(),
         id=run_id("evaluate", facts.name),
@@ -356,26 +356,26 @@ def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
         command=options.command,
         started=timestamp(),
         kernel=facts.name,
-        sizes=dict(facts.timed),
-        dtype=wanted.dtype,
+        sizes=dict(facts.timed_sizes),
+        dtype=request.dtype,
         device=device.name,
-        predicted=evaluation.predicted,
-        ceilings=hardware.ceilings(device, wanted.dtype),
+        predicted=evaluation.is_predicted,
+        ceilings=hardware.ceilings(device, request.dtype),
         environment=evaluation.environment or fingerprint(None, None),
-        source=wanted.kernel,
+        source=request.kernel,
     )
 
 
 def _case(evaluation: Evaluation, impl: str, config: Mapping[str, int]) -> Case:
     facts, device = evaluation.facts, evaluation.device.name
     backend = "triton" if config else "torch"
-    sizes, dtype = dict(facts.timed), evaluation.wanted.dtype
+    sizes, dtype = dict(facts.timed_sizes), evaluation.request.dtype
     return Case(facts.name, impl, backend, dict(config), sizes, dtype, device)
 
 
 def _record(evaluation: Evaluation, run: Run, case: Case, timing: Measured | Predicted) -> Record:
     """Return a record that is in no store, for the event of its time."""
-    facts, predicted = evaluation.facts, evaluation.predicted
+    facts, predicted = evaluation.facts, evaluation.is_predicted
     phase: Phase = "predict" if predicted else "final"
     checked: Checked = "interpreter" if predicted else "gpu"
     error, at = evaluation.verdict.error or 0.0, timestamp()
@@ -413,11 +413,12 @@ def _heading(evaluation: Evaluation) -> Iterator[str]:
     submission, facts = evaluation.submission, evaluation.facts
     name = submission.title if submission else facts.name
     config = f", {label(submission.config)}" if submission and submission.config else ""
-    kind = "no GPU took part" if evaluation.predicted else "measured"
+    kind = "no GPU took part" if evaluation.is_predicted else "measured"
     yield f"{name}{config}"
-    yield f"{sizes_text(facts.timed)}, {evaluation.wanted.dtype}, {evaluation.device.name} ({kind})"
-    if evaluation.hidden:
-        others = " and ".join(sizes_text(sizes) for sizes in evaluation.hidden)
+    place = f"{evaluation.request.dtype}, {evaluation.device.name} ({kind})"
+    yield f"{sizes_text(facts.timed_sizes)}, {place}"
+    if evaluation.hidden_sizes:
+        others = " and ".join(sizes_text(sizes) for sizes in evaluation.hidden_sizes)
         yield f"also checked at {others}"
 
 
@@ -428,12 +429,12 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
     if times is None:
         yield "No time is given: only a correct result has one."
         return
-    tilde = "~" if evaluation.predicted else ""
+    tilde = "~" if evaluation.is_predicted else ""
     reached = 100 * (times.bound_s or 0.0) / times.seconds
     share = f", {tilde}{reached:.0f} % of the bound" if times.bound_s else ""
-    kind = "predicted" if evaluation.predicted else "measured"
+    kind = "predicted" if evaluation.is_predicted else "measured"
     yield f"time    {tilde}{times.seconds * 1e6:.4g} us {kind}{share}"
-    if evaluation.predicted:
+    if evaluation.is_predicted:
         yield f"error   {device_words(evaluation.device.name, evaluation.facts.name)}"
     if times.bound_s:
         yield f"bound   {times.bound_s * 1e6:.4g} us by the stated bandwidth and peak rate"
@@ -441,7 +442,7 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
         name, seconds = times.best_library
         ratio = seconds / times.seconds
         yield f"library {seconds * 1e6:.4g} us {name}: the kernel is {ratio:.2f} times as fast"
-    elif evaluation.predicted:
+    elif evaluation.is_predicted:
         yield "library not predicted; it is measured where there is a GPU"
 
 

@@ -79,7 +79,7 @@ class ExperimentCommand:
     open_backend: Opener | None = None  # None: the GPU that is here, or a prediction
     tuned_file: Path | None = None  # the tuned configs; None: the user's own
     recorder: Recorder | None = None  # of the run under way
-    _shown: set[str] = field(default_factory=set)  # caveats, each printed once
+    _shown_caveats: set[str] = field(default_factory=set)  # caveats, each printed once
 
     def go(self) -> int:
         """Run to the end. Returns 0, 2 where nothing gave a time, or 130 after Ctrl-C."""
@@ -87,8 +87,8 @@ class ExperimentCommand:
         experiment = find_experiment(str(options.name))
         given_s = _given_seconds(options, experiment)
         with ExitStack() as stack:
-            wanted = self.open_backend is None and experiment.runs and options.device is None
-            early = prewarmer(options.kernel or "copy", Libraries.NOBODY, wanted=wanted)
+            prewarms = self.open_backend is None and experiment.runs and options.device is None
+            early = prewarmer(options.kernel or "copy", Libraries.NOBODY, wanted=prewarms)
             prewarm = stack.enter_context(early)
             check_dtypes(self._dtype(experiment), self._kernels(experiment))
             cache = Tuned.load(self.tuned_file or default_path())
@@ -109,8 +109,8 @@ class ExperimentCommand:
         options, backend = self.options, opened.backend
         if backend.device.backend == hardware.METAL:
             check_mac(options, experiment)
-        known = ceilings.measured_ceilings(opened.history, backend.device.name) or {}
-        planned = self._plan(experiment, backend, known)
+        measured = ceilings.measured_ceilings(opened.history, backend.device.name) or {}
+        planned = self._plan(experiment, backend, measured)
         if experiment.runs:
             check_emulator(backend)
         else:
@@ -121,7 +121,7 @@ class ExperimentCommand:
         device = backend.device.name if backend.predicts else None
         command = replace(options, device=device).command
         run = new_run("experiment", title_of(str(options.name)), command, backend, problems)
-        run = replace(run, ceilings={**run.ceilings, **known})
+        run = replace(run, ceilings={**run.ceilings, **measured})
         on_paper = f"Nothing is run. All figures are computed for {backend.device.title}."
         line = plan_line(run) if experiment.runs else on_paper
         self.console.print(line, style="bold yellow" if run.predicted else "bold")
@@ -139,7 +139,7 @@ class ExperimentCommand:
         return write_result(options, "experiment", code, [recorder.result(page)])
 
     def _plan(
-        self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
+        self, experiment: Experiment, backend: Backend, measured: Mapping[str, Any]
     ) -> list[tuple[Context, Sequence[Variant]]]:
         """Return the context of each kernel, and its variants. Raises ExperimentError."""
         options, dtype = self.options, self._dtype(experiment)
@@ -150,9 +150,9 @@ class ExperimentCommand:
                     f"--sizes are those of a kernel, and {options.name} names its own; leave "
                     "--sizes out."
                 )
-            given = options.sizes
-            sizes = sizes_of(catalog.spec_of(kernel), given) if given is not None else None
-            context = Context(kernel, sizes, dtype, backend.device, backend.predicts, known)
+            named = options.sizes
+            sizes = sizes_of(catalog.spec_of(kernel), named) if named is not None else None
+            context = Context(kernel, sizes, dtype, backend.device, backend.predicts, measured)
             variants = list(experiment.variants(context))
             for variant in variants:
                 check_dtypes(variant.dtype, (variant.kernel,))
@@ -189,10 +189,10 @@ class ExperimentCommand:
         for at, prepared in enumerate(every, 1):
             context = prepared.context
             with self._doing(prepared, f"{at}/{len(every)}" if len(every) > 1 else ""):
-                if not recorder.begun:
+                if not recorder.has_begun:
                     compile_all(every, backend)
                 tested = begin(prepared, backend)
-                if not recorder.begun:  # ceilings that were measured before go first
+                if not recorder.has_begun:  # ceilings that were measured before go first
                     recorder.begin({**tested, **recorder.run.ceilings})
                 results = time_variants(prepared, recorder.run, backend)
             for result in results.values():
@@ -203,7 +203,7 @@ class ExperimentCommand:
                 about = replace(whole, sizes=sizes)
                 finding = analysis.finding(recorder.run.id, timestamp(), recorder.run.name, about)
                 recorder.keep(finding)
-                show(self.console, finding, self._shown)
+                show(self.console, finding, self._shown_caveats)
                 if self.console.quiet:
                     say_result(self.console, finding_line(finding))
 
@@ -228,7 +228,7 @@ def check_device(options: ExperimentOptions, experiment: Experiment) -> None:
     """Raise ExperimentError where an experiment that needs a GPU is to run for an Apple GPU that is
     not present."""
     metal = hardware.backend_of(options.device) == hardware.METAL
-    if metal and experiment.runs and not experiment.emulated:
+    if metal and experiment.runs and not experiment.is_emulated:
         name = title_of(str(options.name))
         swept = f"`workbench sweep {name} --device {options.device} --dtype fp16` emulates, checks"
         is_sweep = name in catalog.names_in("workbench.sweeps")
@@ -241,7 +241,7 @@ def check_device(options: ExperimentOptions, experiment: Experiment) -> None:
 
 def check_mac(options: ExperimentOptions, experiment: Experiment) -> None:
     """Raise ExperimentError where an experiment cannot be measured on a Mac."""
-    if experiment.runs and not experiment.emulated:
+    if experiment.runs and not experiment.is_emulated:
         raise ExperimentError(
             f"{title_of(str(options.name))} times Triton kernels or by the host's clock, and a Mac "
             f"has neither, as a call of MLX launches nothing yet; name one of {_metal_names()}."
@@ -250,13 +250,13 @@ def check_mac(options: ExperimentOptions, experiment: Experiment) -> None:
 
 def _metal_names() -> str:
     """Return the names of the experiments that take Apple's GPUs."""
-    return ", ".join(name for name in experiment_names() if find_experiment(name).emulated)
+    return ", ".join(name for name in experiment_names() if find_experiment(name).is_emulated)
 
 
 def keep_variant(result: VariantResult, recorder: Recorder) -> None:
     """Store the outcome of a variant, and write its events."""
     name, outcome = result.variant.name, result.outcome
-    recorder.write_dispatches(outcome.case, result.compiled, name)
+    recorder.write_dispatches(outcome.case, result.compilation, name)
     recorder.keep(outcome, name)
 
 
@@ -317,7 +317,7 @@ class Prepared:
     context: Context
     variants: Sequence[Variant]
     tasks: Mapping[str, TimingTask]  # by the variant's name
-    refused: Mapping[str, Refusal]
+    refusals: Mapping[str, Refusal]
 
 
 def variant_problem(variant: Variant) -> Problem:
@@ -367,14 +367,14 @@ def compile_all(every: Sequence[Prepared], backend: Backend) -> None:
     from workbench.backend.live import Live
 
     if isinstance(backend, Live):
-        todo = [(p, name) for p in every for name in p.tasks if name not in p.refused]
+        todo = [(p, name) for p in every for name in p.tasks if name not in p.refusals]
         backend.compile_tasks([prepared.tasks[name] for prepared, name in todo])
 
 
 def begin(prepared: Prepared, backend: Backend) -> dict[str, dict[str, Any]]:
     """Begin with the first problem that can run and fits the GPU. Returns the ceilings that
     `backend.begin` measured, or none where no problem fits, which each variant then reports."""
-    todo = [t.problem for name, t in prepared.tasks.items() if name not in prepared.refused]
+    todo = [t.problem for name, t in prepared.tasks.items() if name not in prepared.refusals]
     for at, problem in enumerate(todo):
         if problem not in todo[:at]:
             with suppress(RuntimeError):
@@ -392,17 +392,17 @@ def timed_in_states(
 ) -> tuple[dict[str, VariantResult], dict[str, VariantResult]]:
     """Return the result of each variant by name: sustained, then those in the state boost, of tasks
     that request it and were correct."""
-    todo = [name for name in prepared.tasks if name not in prepared.refused]
+    todo = [name for name in prepared.tasks if name not in prepared.refusals]
     tasks = [prepared.tasks[name] for name in todo]
     results = backend.measure_interleaved(tasks) if tasks else []
-    known = dict(zip(todo, results, strict=True))
+    outcomes = dict(zip(todo, results, strict=True))
     mine = prepared.variants
     boosted = {
         v.name: _boost_result(v, prepared.tasks[v.name], result, run, backend)
         for v in mine
-        if (result := known.get(v.name)) is not None and result.boost is not None
+        if (result := outcomes.get(v.name)) is not None and result.boost is not None
     }
-    return {v.name: _result(v, prepared, known.get(v.name), run, backend) for v in mine}, boosted
+    return {v.name: _result(v, prepared, outcomes.get(v.name), run, backend) for v in mine}, boosted
 
 
 def _boost_result(
@@ -413,8 +413,8 @@ def _boost_result(
     key = key_of(task.candidate.case, of=task.candidate.key, state="boost", rules=BOOST.id)
     factory = RecordFactory(run, task.problem, backend.protocol)
     candidate = replace(task.candidate, key=key)
-    outcome = factory.outcome(candidate, result.boost, "first_pass", result.compiled)
-    return VariantResult(variant, outcome, result.compiled, result.kernels, result.peak_bytes)
+    outcome = factory.outcome(candidate, result.boost, "first_pass", result.compilation)
+    return VariantResult(variant, outcome, result.compilation, result.kernels, result.peak_bytes)
 
 
 def _result(
@@ -423,9 +423,9 @@ def _result(
     task = prepared.tasks[variant.name]
     factory = RecordFactory(run, task.problem, backend.protocol)
     if result is None:
-        refusal = prepared.refused[variant.name]
+        refusal = prepared.refusals[variant.name]
         return VariantResult(variant, factory.failure(task.candidate, refusal))
     measured: Phase = "hot" if variant.regime == "hot" else "final"
     phase: Phase = "predict" if backend.predicts else measured
-    outcome = factory.outcome(task.candidate, result.result, phase, result.compiled)
-    return VariantResult(variant, outcome, result.compiled, result.kernels, result.peak_bytes)
+    outcome = factory.outcome(task.candidate, result.result, phase, result.compilation)
+    return VariantResult(variant, outcome, result.compilation, result.kernels, result.peak_bytes)

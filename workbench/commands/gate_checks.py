@@ -189,8 +189,8 @@ class Begun:
             known = done.rule is not None or done.cause == "crash"
             return "wrong" if known else "unchecked", done.reason
         for call, result in zip(self._request.calls, done, strict=True):
-            if result.checked.wrong:
-                return "wrong", f"at {sizes_text(call.sizes)} {result.checked.wrong}"
+            if result.check.wrong:
+                return "wrong", f"at {sizes_text(call.sizes)} {result.check.wrong}"
         return "right", ""
 
 

@@ -193,7 +193,7 @@ class GateCommand:
                 known, (device,), options.dtype, self.left_out, stack, lambda specs, devices: None
             )
             self.report.checks = say_checks(
-                self.console, described.judges, described.changed, options.dtype
+                self.console, described.judges, described.changed_impls, options.dtype
             )
             return [
                 (then.name, impl.name, dict(launch.sizes))

@@ -56,8 +56,8 @@ class Known:
 
     judges: Judges
     kernels: Sequence[tuple[Description, Description]]  # at the baseline and now
-    changed: Sequence[ChangedImpl]  # whose results are to be checked
-    unchanged: int  # configs of files with the baseline's code
+    changed_impls: Sequence[ChangedImpl]  # whose results are to be checked
+    unchanged_configs: int  # configs of files with the baseline's code
 
 
 def describe_both(

@@ -63,7 +63,7 @@ class OfflineGate:
                 stored = self._obtained(devices, history)
             # all processes that ran code of the branch have ended here
             if stored is None:
-                many = amount(self.report.unchanged, "config")
+                many = amount(self.report.unchanged_configs, "config")
                 text = f"{many} have the code and the config of {options.baseline}"
                 nothing = f"{many} have the same code and config"
                 return self.report.end_without_pairs(
@@ -83,9 +83,9 @@ class OfflineGate:
                 self.files, tuple(devices), options.dtype, report.left_out, stack, baseline.compile
             )
             report.checks = say_checks(
-                report.console, described.judges, described.changed, options.dtype
+                report.console, described.judges, described.changed_impls, options.dtype
             )
-            report.unchanged = described.unchanged
+            report.unchanged_configs = described.unchanged_configs
             tasks = [both for one in described.kernels for both in self._tasks(*one, baseline)]
             if not tasks:
                 return None
@@ -97,7 +97,7 @@ class OfflineGate:
             )
             versions = CodeVersions(
                 options.baseline, WORKING, tuple(device.name for device in devices),
-                options.threshold, len(tasks), report.unchanged,
+                options.threshold, len(tasks), report.unchanged_configs,
                 tuple(f"{left.what}: {left.reason}" for left in report.left_out),
                 tuple(report.checks),
             )  # fmt: skip

@@ -31,7 +31,7 @@ class GateReport:
     left_out: list[LeftOut] = field(default_factory=list)
     checks: list[ImplCheck] = field(default_factory=list)  # of results, before any comparison
     files: Sequence[Path] = ()  # of the kernels
-    unchanged: int = 0  # configs of files that are the baseline's: not compiled
+    unchanged_configs: int = 0  # configs of files that are the baseline's: not compiled
 
     @property
     def words(self) -> list[str]:
@@ -72,7 +72,7 @@ class GateReport:
         more = {
             "baseline": options.baseline,
             "threshold": options.threshold,
-            "unchanged": self.unchanged,
+            "unchanged": self.unchanged_configs,
             "checks": [asdict(check) for check in self.checks],
             "files": [str(file) for file in self.files],
             "left_out": [asdict(left) for left in self.left_out],

@@ -192,7 +192,7 @@ def _import(history: History, path: Path, console: Console) -> None:
         console.print(f"{count} events imported, of one run", soft_wrap=True)
         return
     taken = history.import_events(path)
-    text = f"{taken.kept} events imported, {taken.unreadable} lines unreadable"
+    text = f"{taken.total} events imported, {taken.unreadable} lines unreadable"
     console.print(text, soft_wrap=True)
     for line in taken.bad[:5]:
         console.print(f"  line {line.number}: {line.reason}", soft_wrap=True)
@@ -242,10 +242,10 @@ def prune(options: HistoryOptions) -> int:
 
 def _what_goes(old: OldRuns) -> str:
     held = (
-        f" ({old.held} of them since a tuned config or the newest ceilings come from them, or "
-        "they may still be running)"
+        f" ({old.needed_runs} of them since a tuned config or the newest ceilings come from them, "
+        "or they may still be running)"
     )
-    stays = f"{old.kept} runs stay{held if old.held else ''}."
+    stays = f"{old.kept_runs} runs stay{held if old.needed_runs else ''}."
     if not old.runs and not old.orphans:
         return f"Nothing to delete: {stays}"
     parts = [f"{count} {name}" for name, count in old.counts.items() if count]

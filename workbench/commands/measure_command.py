@@ -196,9 +196,9 @@ class ProblemGroup:
 
     factory: RecordFactory
     backend: Backend
-    selected: Selected
+    selection: Selected
     energy: bool = False  # measured too, after all times
-    on_compiled: Callable[[Case, Compiled], None] = lambda case, compiled: None
+    report_compiled: Callable[[Case, Compiled], None] = lambda case, compiled: None
     origins: dict[str, str] = field(default_factory=dict)
     _todo: list[Candidate] = field(default_factory=list)
     _refusals: dict[str, Refusal] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class ProblemGroup:
         limits = self.backend.device.limits
         first_impl = own_impls(problem.spec, self.backend.device.backend)[0]
         default = first_impl.default(limits, problem.dtype, problem.sizes)
-        for impl, config, origin in self.selected.configs(problem):
+        for impl, config, origin in self.selection.configs(problem):
             first = impl is first_impl and config == default
             candidate = self.factory.candidate(impl, config, first)
             self.origins[candidate.key] = origin
@@ -246,7 +246,7 @@ class ProblemGroup:
                 self._refusals[candidate.key] = result
             else:
                 compiled[candidate.key] = result
-                self.on_compiled(candidate.case, result)
+                self.report_compiled(candidate.case, result)
         for candidate in self._todo:
             if (reason := self._refusals.get(candidate.key)) is not None:
                 yield self.factory.failure(candidate, reason, compiled.get(candidate.key))

@@ -115,7 +115,7 @@ def default_search(plan: Plan, backend: Backend) -> SearchPlan:
     if len(plan.candidates) <= few:
         return SearchPlan()
     until = None if plan.run.same_bits_as else StopRule()
-    return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]), until=until)
+    return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]), stop_rule=until)
 
 
 def predicted_configs(search: SearchPlan | None) -> int:

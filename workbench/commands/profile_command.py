@@ -90,7 +90,7 @@ class ProfileCommand:
     options: ProfileOptions
     console: Console
     machine: Machine | None = None  # None: this one
-    written: list[Path] = field(default_factory=list)
+    output_files: list[Path] = field(default_factory=list)
     name: str = DEFAULT_TOOL
     trace: Trace | None = None  # that was shown
     sentences: set[str] = field(default_factory=set)
@@ -138,7 +138,7 @@ class ProfileCommand:
         """Run a tool, read what it left, show and store that. Returns the exit code."""
         assert self.machine is not None
         folder.mkdir(parents=True, exist_ok=True)
-        limit_s = CALL_LIMIT_S if workload.marked else None
+        limit_s = CALL_LIMIT_S if workload.marks else None
         aside = prints_aside(self.options)
         runs: list[RunResult] = []
         try:
@@ -146,7 +146,7 @@ class ProfileCommand:
             try:
                 runs.append(self._show(tool, result, prepared))
             except WorkbenchError as error:
-                if not result.end.stopped:
+                if not result.end.stop_signal:
                     raise
                 say(f"error: {error}", err=True)
         finally:
@@ -163,11 +163,11 @@ class ProfileCommand:
 
         self.trace = tool.parse(result)
         summary = summarise(self.trace)
-        kept = self._trace_run(summary, result, prepared)
+        one = self._trace_run(summary, result, prepared)
         self.console.print()
         for line in [*recorded_lines(tool, result), *unreadable_lines(result.status)]:
             self.console.print(line, soft_wrap=True)
-        print_trace(self.console, summary, kept.findings)
+        print_trace(self.console, summary, one.findings)
         if tool.code is not None:
             self.console.print(checks_table(results_of(result.folder)))
         operators = result.folder / OPERATORS
@@ -176,33 +176,33 @@ class ProfileCommand:
             more = {"--shapes", "--memory"} & set(result.workload.options)
             if rows and (more or summary.devices or not summary.operations):  # else shown above
                 self.console.print(operator_table(rows))
-            self.written.append(write_operators(operators, rows))
-        for path in (*result.files, *self.written):
+            self.output_files.append(write_operators(operators, rows))
+        for path in (*result.files, *self.output_files):
             self.console.print(f"written  {path}", soft_wrap=True)
         options = self.options
         if prepared is not None:  # printed before; the page has to say it, too
             summary.trace.notes.insert(0, prepared.sentence)
-        page = keep(kept, summary, options.out, options.database, options.events_file)
+        page = keep(one, summary, options.out, options.database, options.events_file)
         say_page(self.console, page)
-        return RunResult(kept.run, kept.records, (), kept.findings, kept.profiles, "complete", page)
+        return RunResult(one.run, one.records, (), one.findings, one.profiles, "complete", page)
 
     def _trace_run(
         self, summary: TraceSummary, result: ToolRun, prepared: PreparedKernel | None
     ) -> KeptTrace:
         """Return the trace as a run: that of the plain time, where a kernel has one."""
-        from workbench.commands.traces import as_run, of_kernel
+        from workbench.commands.traces import kernel_run, trace_run
 
-        if prepared is not None and prepared.run is not None and prepared.begun:
-            marked = prepared.marked
-            known = marked.kernel, marked.calls, marked.launches
-            return of_kernel(summary, prepared.run, prepared.records, *known)
+        if prepared is not None and prepared.run is not None and prepared.has_begun:
+            marked = prepared.marks
+            call = marked.kernel, marked.calls, marked.launches
+            return kernel_run(summary, prepared.run, prepared.records, *call)
         title, command = result.workload.title, self.options.command
-        return as_run(summary, "profile", title, command, result.folder.name)
+        return trace_run(summary, "profile", title, command, result.folder.name)
 
     def _exit_code(self, result: ToolRun) -> int:
         end, title = result.end, result.workload.title
-        if end.stopped:
-            return stopped_by(end.stopped)
+        if end.stop_signal:
+            return stopped_by(end.stop_signal)
         verdict = profilers()[self.name].code
         if verdict is not None and self.trace is not None:
             return verdict(result)
@@ -246,7 +246,7 @@ class ProfileCommand:
             from workbench.commands.profiled_kernel import prepare_kernel
 
             marked = MarkedCalls(calls, bool(self.machine.gpu))
-            first = Workload((), str(self.options.kernel), marked=marked)
+            first = Workload((), str(self.options.kernel), marks=marked)
             preflight(tool, self.machine, self._tool_workload(first, self.name))
             return prepare_kernel(self.options, self.machine, self.console, prewarm)
 
@@ -256,7 +256,7 @@ class ProfileCommand:
         folder = folder_of(self.options.out, prepared.run.id)
         workload = self._kernel_workload(prepared, folder, self.name)
         write_file(folder / SCRIPT, script_of(prepared.call, __version__), make_folder=True)
-        self.written = [folder / SCRIPT]
+        self.output_files = [folder / SCRIPT]
         return self._record(tool, workload, folder, prepared)
 
     def _kernel_workload(self, prepared: PreparedKernel, folder: Path, name: str) -> Workload:
@@ -265,7 +265,7 @@ class ProfileCommand:
             (self.machine.python, str(folder / SCRIPT)),
             prepared.call.title,
             CALL_STEPS,
-            prepared.marked,
+            prepared.marks,
             tuple(f"--{name}" for name in self.options.with_),
             self.options.tool_value("data") or "tree",
         )
@@ -302,8 +302,8 @@ class ProfileCommand:
     def _dry_run(self) -> int:
         """Print the command line of the tool, or of every tool, and the files that it leaves."""
         assert self.machine is not None
-        known = profilers()
-        names = [self.options.tool] if self.options.tool else list(known)
+        tools = profilers()
+        names = [self.options.tool] if self.options.tool else list(tools)
         folder = self.options.out / "RUN"
         prepared = None
         if self.options.kernel is not None and names != [GPUTRACE]:
@@ -311,7 +311,7 @@ class ProfileCommand:
 
             prepared = planned_kernel(self.options, self.machine)
         for name in names:
-            tool = known[name]
+            tool = tools[name]
             try:
                 lines = dry_lines(name, tool, self.machine, self._dry_workload(
                     name, tool, prepared, folder), folder)  # fmt: skip
@@ -322,7 +322,7 @@ class ProfileCommand:
             for line in lines:
                 self.console.print(line, soft_wrap=True, markup=False, highlight=False)
         if prepared is not None:
-            calls = self.options.calls or known[names[0]].calls
+            calls = self.options.calls or tools[names[0]].calls
             self.console.print(f"{folder / SCRIPT}:", style="bold")
             script = script_of(prepared.change_calls(calls).call, __version__)
             self.console.print(script.rstrip(), soft_wrap=True)
@@ -416,12 +416,12 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
         return options.tool, ""
     if options.metrics or options.tool_value("set"):
         return of_gpu or "ncu", ""
-    given = bool(options.with_)
-    if options.kernel is not None and machine.system == "darwin" and not given:
+    has_options = bool(options.with_)
+    if options.kernel is not None and machine.system == "darwin" and not has_options:
         return GPUTRACE, _capture_sentence(options, machine)
-    if options.kernel is None or of_gpu is None or given:
+    if options.kernel is None or of_gpu is None or has_options:
         return DEFAULT_TOOL, ""
-    workload = Workload((), str(options.kernel), marked=MarkedCalls(1, True))
+    workload = Workload((), str(options.kernel), marks=MarkedCalls(1, True))
     reason = refusal(profilers()[of_gpu], machine, workload)
     if reason is None:
         return of_gpu, ""
@@ -486,8 +486,8 @@ def unreadable_lines(status: RecordingStatus | None) -> list[str]:
 def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
     """Return which part of the workload was recorded, and how much the profiler slowed it."""
     status, workload = result.status, result.workload
-    if workload.marked:
-        return [f"recorded: {amount(workload.marked.calls, 'call')} of {workload.title}"]
+    if workload.marks:
+        return [f"recorded: {amount(workload.marks.calls, 'call')} of {workload.title}"]
     if status is None:
         return []
     if status.recorded == "steps" and workload.schedule is not None:
@@ -497,6 +497,6 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
         steps = f"recorded: steps {first} to {last} of {max(status.steps, last + 1)}{end}"
         return [steps, *slowdown_lines(status)]
     never = "; it never called workbench.step()" if workload.schedule is not None else ""
-    extent = f"{workload.title} until it was stopped" if result.end.stopped else workload.title
-    whole = "" if result.end.stopped else "the whole of "
+    extent = f"{workload.title} until it was stopped" if result.end.stop_signal else workload.title
+    whole = "" if result.end.stop_signal else "the whole of "
     return [f"recorded: {whole}{extent}{never}"]

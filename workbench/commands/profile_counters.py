@@ -81,7 +81,7 @@ def counter_groups(text: str) -> tuple[str, ...]:
 def add_default_counters(workload: Workload, tool: str, gpu: str) -> Workload:
     """Return the workload of one kernel with the counters that a tool is asked for on the GPU that
     is here (`cuda` or `hip`); a program of the user's as it is, as each group is one more run."""
-    device = hardware.live() if gpu and workload.marked is not None else None
+    device = hardware.live() if gpu and workload.marks is not None else None
     if device is None:
         return workload
     return replace(workload, defaults=default_counters(tool, device.limits.arch))

@@ -61,15 +61,15 @@ class PreparedKernel:
 
     run: Run | None  # holds the plain time; None where nothing is run
     call: OneCall
-    marked: MarkedCalls
+    marks: MarkedCalls
     sentence: str  # what will be recorded
     records: tuple[Record, ...] = ()  # the plain time
-    begun: bool = False  # the run is stored
+    has_begun: bool = False  # the run is stored
 
     def change_calls(self, calls: int) -> PreparedKernel:
         """Return the same with another number of calls to record."""
         return replace(
-            self, call=replace(self.call, calls=calls), marked=replace(self.marked, calls=calls)
+            self, call=replace(self.call, calls=calls), marks=replace(self.marks, calls=calls)
         )
 
 
@@ -225,11 +225,11 @@ class _PlainRun:
         task = TimingTask(self._problem, candidate)
         (timed,) = backend.measure_interleaved([task])
         phase = "predict" if backend.predicts else "final"
-        outcome = factory.outcome(candidate, timed.result, phase, timed.compiled)  # type: ignore[arg-type]
+        outcome = factory.outcome(candidate, timed.result, phase, timed.compilation)  # type: ignore[arg-type]
         recorder.keep(outcome)
         self.result = outcome
         self.outcome = outcome if isinstance(outcome, Record) else None
-        self.kernel = timed.compiled.kernel if timed.compiled else ""
+        self.kernel = timed.compilation.kernel if timed.compilation else ""
         # what restores an input that a call changes is launched outside of the marked ranges
         self.launches = None if self._impl.mutates else timed.kernels
 
@@ -256,7 +256,7 @@ def capture_workload(options: ProfileOptions, machine: Machine, trace: Path) -> 
     words = [machine.python, "-m", MODULE, catalog.absolute(str(options.kernel))]
     words += words_of(options, "calls")
     words += ["--trace", str(trace)]
-    return Workload(tuple(words), str(options.kernel), marked=MarkedCalls(options.calls or 1, True))
+    return Workload(tuple(words), str(options.kernel), marks=MarkedCalls(options.calls or 1, True))
 
 
 def capture(options: ProfileOptions, machine: Machine, console: Console) -> int:
@@ -269,8 +269,8 @@ def capture(options: ProfileOptions, machine: Machine, console: Console) -> int:
     argv = tool.argv(machine, workload, FOLDER)
     FOLDER.mkdir(exist_ok=True)
     end = run_child(argv, CALL_LIMIT_S, own=True, aside=prints_aside(options), more=tool.variables)
-    if end.stopped:
-        return stopped_by(end.stopped)
+    if end.stop_signal:
+        return stopped_by(end.stop_signal)
     missing = [path for path in tool.reads(workload, FOLDER) if not path.exists()]
     if end.code or missing:
         lost = f"{missing[0]} is missing" if missing else f"it ended with code {end.code}"

@@ -38,13 +38,13 @@ def run(options: ReadOptions) -> int:
     ReadError where nothing can be read."""
     from workbench.commands.run import say_page
     from workbench.commands.trace_tables import print_trace
-    from workbench.commands.traces import as_run, incomplete_sentence, keep
+    from workbench.commands.traces import incomplete_sentence, keep, trace_run
     from workbench.traces.profilers.sanitizer import CODES
     from workbench.traces.readers import read
 
     trace = read(options.files, range_name=options.range)
     summary = summarise(trace, options.range)
-    kept = as_run(summary, "read", trace.files[0].name, options.command)
+    kept = trace_run(summary, "read", trace.files[0].name, options.command)
     files = _files(summary, kept.findings, options)
     console = console_for(options)
     print_trace(console, summary, kept.findings)

@@ -57,9 +57,9 @@ def make(options: ReportOptions) -> list[Path]:
     Each file is written atomically, and none before all contents are known. Raises ReportError,
     EventsError or HistoryError, each one sentence.
     """
-    known = report_names()
-    if options.name not in known:
-        raise ReportError(name_hint("report", options.name, known))
+    names = report_names()
+    if options.name not in names:
+        raise ReportError(name_hint("report", options.name, names))
     if options.name == "roofline":
         return _roofline(options)
     _refuse_options(options)
@@ -76,12 +76,12 @@ def make(options: ReportOptions) -> list[Path]:
         lambda history, run: _draws(options.name, _compared(history, run)),
     )
     every = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)
-    kept = next((one for one in reversed(every) if _draws(options.name, one)), every[-1])
-    _refuse_another(options.name, kept, known)
-    kept = kept.timed_part() if options.name == "compare" else kept
-    html = module.page(kept.run, kept.outcomes, **_also(module.page, kept))
-    place = options.out or _place([kept.run], "report.html")
-    return _write_with_document(options, place, html, [kept])
+    result = next((one for one in reversed(every) if _draws(options.name, one)), every[-1])
+    _refuse_another(options.name, result, names)
+    result = result.timed_part() if options.name == "compare" else result
+    html = module.page(result.run, result.outcomes, **_also(module.page, result))
+    place = options.out or _place([result.run], "report.html")
+    return _write_with_document(options, place, html, [result])
 
 
 def _write_with_document(
@@ -93,7 +93,7 @@ def _write_with_document(
         if options.out is None and place.name == PAGE:
             write_index(place.parent.parent)
         return written
-    runs = [replace(kept, page=place) for kept in every]
+    runs = [replace(result, page=place) for result in every]
     content = json_text(document("report", PASSED, runs))
     return _write_all([("--out", place, text), ("--json", options.json, content)])
 
@@ -115,8 +115,8 @@ def sheet(
     from workbench.reports.figures.roofline_points import RunWithOutcomes, sheet_of
 
     if not (kernel or device):
-        kept = _read_all_runs(runs, database, WITH_TIME)
-        once = {each.run.id: each for each in kept}
+        results = _read_all_runs(runs, database, WITH_TIME)
+        once = {each.run.id: each for each in results}
         shown = once.values() if runs else [each.timed_part() for each in once.values()]
         stored = [RunWithOutcomes(k.run, k.outcomes, k.comparisons, k.profiles) for k in shown]
         devices = dict.fromkeys(each.run.device for each in stored)
@@ -149,8 +149,8 @@ def _roofline(options: ReportOptions) -> list[Path]:
             f"a figure cannot be written as {options.figure.name!r}; end its name in "
             f"{', '.join('.' + k for k in KINDS[:-1])} or .{KINDS[-1]}."
         )
-    chosen = options.runs, options.kernel, options.device, options.everything
-    result = sheet(*chosen, options.database)
+    filters = options.runs, options.kernel, options.device, options.everything
+    result = sheet(*filters, options.database)
     place = options.out or _place(result.runs, "roofline.html")
     files: list[tuple[str, Path, str | bytes]] = [("--out", place, page(result))]
     if options.csv:
@@ -189,10 +189,10 @@ def _full_path(path: Path) -> Path:
 def _markdown(options: ReportOptions) -> list[Path]:
     from workbench.reports.findings import markdown
 
-    kept = _read_all_runs(options.runs, options.database, WITH_FINDING)
-    text = markdown([(k.run, k.outcomes, k.findings) for k in kept])
-    place = _place([k.run for k in kept], "FINDINGS.md")
-    return _write_with_document(options, options.out or place, text, kept)
+    results = _read_all_runs(options.runs, options.database, WITH_FINDING)
+    text = markdown([(k.run, k.outcomes, k.findings) for k in results])
+    place = _place([k.run for k in results], "FINDINGS.md")
+    return _write_with_document(options, options.out or place, text, results)
 
 
 def _refuse_options(options: ReportOptions) -> None:
@@ -212,18 +212,18 @@ def _place(runs: Sequence[Run], name: str) -> Path:
     )
 
 
-def _also(page: Callable[..., str], kept: RunResult) -> dict[str, object]:
+def _also(page: Callable[..., str], result: RunResult) -> dict[str, object]:
     """Return what a page takes beside a run and its outcomes."""
     names = "comparisons", "findings", "profiles", "state"
-    known = {name: getattr(kept, name) for name in names} | {"seconds": kept.seconds or None}
-    return {name: known[name] for name in signature(page).parameters if name in known}
+    fields = {name: getattr(result, name) for name in names} | {"seconds": result.seconds or None}
+    return {name: fields[name] for name in signature(page).parameters if name in fields}
 
 
-def _refuse_another(report: str, kept: RunResult, known: list[str]) -> None:
+def _refuse_another(report: str, result: RunResult, names: list[str]) -> None:
     """Raise ReportError where this report does not draw the run."""
-    if _draws(report, kept):
+    if _draws(report, result):
         return
-    run, drawn = kept.run, next((name for name in known if _draws(name, kept)), None)
+    run, drawn = result.run, next((name for name in names if _draws(name, result)), None)
     then = f"draw it with `workbench report {drawn} {run.id}`" if drawn else "no report draws it"
     raise ReportError(
         f"the report {report} does not draw {run.id}, a run of `{run.engine}`; {then}."
@@ -296,7 +296,7 @@ def _file_runs(path: Path) -> list[RunResult]:
     if result.bad:  # the report lacks them, so the user is told
         text = f"in {path} {_lines(len(result.bad))} unreadable and left out"
         note(f"{text}, the first is line {result.bad[0].number}")
-    kept = []
+    results = []
     for run in {run.id: run for run in runs}.values():
         own = [e for e in result.events if not isinstance(e, Run) and e.run == run.id]
         ends = [e for e in own if isinstance(e, RunFinished)]
@@ -307,8 +307,8 @@ def _file_runs(path: Path) -> list[RunResult]:
         one = RunResult(run, outcomes, comparisons, findings, profiles)
         for end in ends[-1:]:
             one = replace(one, state=end.state, seconds=end.seconds)
-        kept.append(one)
-    return kept
+        results.append(one)
+    return results
 
 
 def _lines(count: int) -> str:
@@ -332,11 +332,11 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
     return mine
 
 
-def _outcomes(kept: RunResult, kernel: str | None) -> Sequence[Outcome]:
+def _outcomes(result: RunResult, kernel: str | None) -> Sequence[Outcome]:
     """Return the outcomes of this kernel; all of an experiment, whose variants count."""
-    if kernel is None or kept.run.engine == "experiment":
-        return kept.outcomes
-    return [o for o in kept.outcomes if o.case.kernel == kernel]
+    if kernel is None or result.run.engine == "experiment":
+        return result.outcomes
+    return [o for o in result.outcomes if o.case.kernel == kernel]
 
 
 def _ceilings(devices: Mapping[str, None], database: str | None, files: bool = False) -> list[Run]:

@@ -421,15 +421,15 @@ class Recorder:
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     seconds: Mapping[str, float] | None = None  # wall time by part; None: the backend's own
-    begun: bool = False
+    has_begun: bool = False
     state: RunState | None = None  # None before the end
 
     def begin(self, ceilings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Store the run, once, with the ceilings that were measured for it."""
-        if not self.begun:
+        if not self.has_begun:
             self.run = replace(self.run, ceilings={**self.run.ceilings, **(ceilings or {})})
             self.store.begin(self.run)
-            self.begun = True
+            self.has_begun = True
 
     def write_dispatches(self, case: Case, compiled: Compiled | None, part: str = "") -> None:
         """Write an event for each kernel that a config launches, if it was compiled. `part` is the

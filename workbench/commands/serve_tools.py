@@ -54,7 +54,7 @@ def _form(field: Field[Any], kind: Any) -> dict[str, Any]:
 
 def words_of(options: type[Options], given: Mapping[str, Any]) -> list[str]:
     """Return the words of a command line for the arguments of a call. Raises CommandError for what
-    is no argument of the tool."""
+    is not an argument of the tool."""
     known = {field.name: field for field, _ in _settable_fields(options)}
     if odd := [name for name in given if name not in known]:
         raise CommandError(f"{options.COMMAND} takes no {odd[0]}; it takes {', '.join(known)}.")

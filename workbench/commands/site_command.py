@@ -115,7 +115,7 @@ class SiteCommand:
                 if newest not in files:
                     files[newest] = _kernel_file(history, newest, commits.repository)
                 between = Between()
-                if before.name.known and after.name.known:
+                if before.name.is_known and after.name.is_known:
                     between = commits.interval(before.name.text, after.name.text, files[newest])
                 yield ListedChange(each, change, tuple(names), between)
 

@@ -89,7 +89,7 @@ class SweepCommand:
     prewarm: Prewarm | KeptProcesses | None = (
         None  # processes that were started before; closed by `go`
     )
-    started: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=time.monotonic)
     tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of finished runs
     results: list[RunResult] = field(default_factory=list)  # of finished runs
     sentences: list[str] = field(default_factory=list)
@@ -134,7 +134,7 @@ class SweepCommand:
 
     def _all(self, sweep: Sweep, problems: Sequence[Problem], impls: list[Impl]) -> int:
         options = self.options
-        search = search_plan_of(options, self.started)
+        search = search_plan_of(options, self.start_s)
         opener = self.open_backend or partial(any_backend, prewarm=self.prewarm)
         Thread(target=_prewarm_plan, daemon=True).start()
         repository = repository_of(options.kernel)
@@ -269,18 +269,18 @@ class _OneSize:
 
     command: SweepCommand
     problem: Problem
-    opened: OpenResources
+    resources: OpenResources
     search: SearchPlan | None
     breakdown: TimeBreakdown = field(default_factory=TimeBreakdown)
     counts: Counter[str] = field(default_factory=Counter)
-    recommended: bool = False  # a first recommendation was printed, or there is none to print
+    has_recommended: bool = False  # a first recommendation was printed, or there is none to print
     best: Record | None = None  # of the first pass
-    printed: tuple[str, float] = ("", 0.0)  # key of the best that was printed last, and when
+    last_printed: tuple[str, float] = ("", 0.0)  # key of the best that was printed last, and when
 
     def go(self, sweep: Sweep, impls: list[Impl]) -> int:
-        command, options, backend = self.command, self.command.options, self.opened.backend
+        command, options, backend = self.command, self.command.options, self.resources.backend
         if command.tables:  # the first size's seconds count from the command's start
-            command.started = time.monotonic()
+            command.start_s = time.monotonic()
         backend.prepare(self.problem)  # while the configs are planned
         run = sweep_run(options, sweep, self.problem, impls, backend)
         run = replace(
@@ -298,7 +298,7 @@ class _OneSize:
             most=most,
             launches=self._launches(run),
         )
-        history = self.opened.history
+        history = self.resources.history
         anew = options.fresh or run.same_bits_as  # bits compare only on the same inputs
         earlier = Earlier() if anew else earlier_outcomes(history, plan)
         earlier = replace(earlier, previous_best=previous_best_keys(plan))
@@ -320,14 +320,14 @@ class _OneSize:
         """Return a context manager in which no other process predicts times of this problem for the
         same database, so that the second takes over the outcomes of the first. A GPU has its own
         lock."""
-        if not self.opened.backend.predicts or engine.is_finished or self.command.options.fresh:
+        if not self.resources.backend.predicts or engine.is_finished or self.command.options.fresh:
             return nullcontext()
         return hold_lock(self._lock, self.command.console.warn)
 
     @property
     def _lock(self) -> Lock:
-        problem, device = self.problem, self.opened.backend.device.name
-        about = (self.opened.history.name, device, problem.kernel, problem.dtype)
+        problem, device = self.problem, self.resources.backend.device.name
+        about = (self.resources.history.name, device, problem.kernel, problem.dtype)
         name = "\n".join((*about, sizes_text(problem.sizes)))
         return Lock("sweep", name, f"the sweep of {problem.spec.name} for {device}", stays=False)
 
@@ -337,12 +337,12 @@ class _OneSize:
         ceilings = self._begin(engine, earlier)
         if waited and not options.fresh and not run.same_bits_as:
             self._look_again(engine)
-        self.breakdown.begin(self.opened.backend)
-        recorder = self.opened.recorder(run)
+        self.breakdown.begin(self.resources.backend)
+        recorder = self.resources.recorder(run)
         recorder.counts, recorder.events = self.counts, options.events
 
         def obtain(recorder: Recorder) -> None:
-            opened = self.opened
+            opened = self.resources
             peaks = measured_peaks(opened.history, opened.backend, [run.dtype])
             recorder.begin({**peaks, **ceilings})
             self._obtain(engine, recorder)
@@ -366,12 +366,12 @@ class _OneSize:
 
     def _look_again(self, engine: Engine) -> None:
         """Take over what another process stored while this one waited for its turn."""
-        if new := engine.look_again(earlier_outcomes(self.opened.history, engine.plan)):
+        if new := engine.look_again(earlier_outcomes(self.resources.history, engine.plan)):
             self.command.console.print_joining(new)
 
     def _launches(self, run: Run) -> list[LaunchChoice]:
         """Return what launches without a config run at these sizes today, the first first."""
-        device, problem = self.opened.backend.device, self.problem
+        device, problem = self.resources.backend.device, self.problem
         # a launch of a Metal kernel names its config, and that of a user's function is the user's
         if device.backend == METAL or any(isinstance(i, Listed) for i in problem.spec.impls):
             return []
@@ -386,9 +386,9 @@ class _OneSize:
         except TunedError as error:
             self.command.console.warn(str(error))
             return {}
-        if known.damaged:
+        if known.damage_notes:
             path = self.command.tuned_file or default_path()
-            self.command.console.warn(damage_text(path, known.damaged))
+            self.command.console.warn(damage_text(path, known.damage_notes))
         entries = known.matching(run.kernel, None, run.device)
         return {
             e.impl: dict(e.config)
@@ -399,10 +399,10 @@ class _OneSize:
     def _remember(self, run: Run, outcomes: Sequence[Outcome]) -> None:
         """Store the winners for launches that name no config. A failure to write affects no result.
         A prediction for an Apple GPU is not stored, as it ranks nothing inside its interval."""
-        if self.opened.backend.device.backend == METAL:
+        if self.resources.backend.device.backend == METAL:
             return
         try:
-            limits = self.opened.backend.device.limits
+            limits = self.resources.backend.device.limits
             tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file, limits)
         except TunedError as error:
             self.command.console.warn(str(error))
@@ -410,10 +410,10 @@ class _OneSize:
     def _begin(self, engine: Engine, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
         """Prepare the backend. Returns the ceilings that were measured."""
         if engine.is_finished:  # nothing will be measured: take the ceilings of the earlier run
-            return measured_ceilings(self.opened.history, earlier)
-        check_emulator(self.opened.backend)
+            return measured_ceilings(self.resources.history, earlier)
+        check_emulator(self.resources.backend)
         try:
-            return self.opened.backend.begin(self.problem, engine.first)
+            return self.resources.backend.begin(self.problem, engine.first)
         except RuntimeError as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             sizes = sizes_text(self.problem.sizes)
@@ -424,7 +424,7 @@ class _OneSize:
     def _obtain(self, engine: Engine, recorder: Recorder) -> None:
         """Obtain all outcomes, each stored before the next. Ctrl-C ends it early, with all so
         far."""
-        console, started = self.command.console, self.command.started
+        console, started = self.command.console, self.command.start_s
         try:
             for result in engine.outcomes():
                 if isinstance(result, Step):
@@ -446,7 +446,7 @@ class _OneSize:
             raise
         finally:
             console.end()
-            self.breakdown.end(self.opened.backend, engine.wait_s, started)
+            self.breakdown.end(self.resources.backend, engine.wait_s, started)
             recorder.seconds = self.breakdown.seconds
 
     def _note_dispatch(self, dispatch: Dispatch, recorder: Recorder) -> None:
@@ -465,25 +465,25 @@ class _OneSize:
 
     def _say_so_far(self, best: Record) -> None:
         """Print the best measured config where it is another one than was printed last."""
-        key, at = self.printed
+        key, at = self.last_printed
         now = time.monotonic()
         if best.key != key and self.counts["measured"] >= SO_FAR_CONFIGS and now - at >= SO_FAR_S:
-            self.printed = best.key, now
+            self.last_printed = best.key, now
             self.command.console.so_far(best, self.counts["measured"])
 
     def _recommend(self, plan: Plan, recorder: Recorder) -> None:
         """Print a first recommendation, once, while most configs are still to be tried. A
         prediction for an Apple GPU ranks nothing inside its interval, so there is none."""
-        if self.recommended or not self.opened.backend.predicts:
+        if self.has_recommended or not self.resources.backend.predicts:
             return
-        late = time.monotonic() - self.command.started > FIRST_S
+        late = time.monotonic() - self.command.start_s > FIRST_S
         predicted, total = self.counts["predicted"], len(plan.candidates)
         if predicted < (LEAST_CONFIGS if late else FIRST_CONFIGS):
             return
-        self.recommended = True
+        self.has_recommended = True
         tried = predicted + self.counts["failed"] + self.counts["wrong"]
         selection = select(recorder.run, recorder.outcomes)
-        if tried < total and selection.winner is not None and selection.ranked:
+        if tried < total and selection.winner is not None and selection.is_ranked:
             text = sentence(replace(selection, ties=(), edges=()))
             self.command.console.first_recommendation(text, tried, total)
 
@@ -491,9 +491,9 @@ class _OneSize:
         """Show the result and the page of an earlier run that holds every outcome. Returns the exit
         code."""
         options = self.command.options
-        outcomes = self.opened.history.outcomes(old.id)
+        outcomes = self.resources.history.outcomes(old.id)
         result = RunResult(
-            old, outcomes, (), self.opened.history.findings(old.id), state="complete"
+            old, outcomes, (), self.resources.history.findings(old.id), state="complete"
         )
         self.counts.update(_kind(o) for o in outcomes)
         failed = sum(isinstance(o, Failure) and o.stage != "refused" for o in outcomes)
@@ -535,7 +535,7 @@ class _OneSize:
         command.seconds[result.run.id] = self.breakdown.seconds or {}
         command.sentences.append(text)
         command.console.conclude(text, self.counts, self.breakdown, page, result.events)
-        for failure in selection.untimed:
+        for failure in selection.baseline_failures:
             command.console.warn(f"{failure.case.impl}: {failure.reason}.")
 
     def _energy_words(self, run: Run, outcomes: list[Outcome], selection: Selection) -> list[str]:

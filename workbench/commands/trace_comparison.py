@@ -15,7 +15,7 @@ from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
 from workbench.commands.trace_tables import kpi_text, plain_table, short
-from workbench.commands.traces import as_run
+from workbench.commands.traces import trace_run
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.comparison import ComparisonResult, compared_part
 from workbench.data.expected_change import (
@@ -65,7 +65,7 @@ def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]
 def _file_operand(text: str) -> TraceOperand:
     from workbench.traces.readers import read
 
-    kept = as_run(summarise(read([text])), "read", text, "")
+    kept = trace_run(summarise(read([text])), "read", text, "")
     return TraceOperand(text, kept.findings, kept.profiles)
 
 
@@ -145,13 +145,13 @@ def _print(
     console.print(f"before  {result.before.name}", soft_wrap=True)
     console.print(f"after   {result.after.name}", soft_wrap=True)
     if result.figures:
-        console.print(_drawn(FIGURES, result.figures))
+        console.print(_draw_table(FIGURES, result.figures))
     if result.kernels:
-        console.print(_drawn(KERNELS, result.kernels, TOP))
+        console.print(_draw_table(KERNELS, result.kernels, TOP))
     for name, changes in result.metrics:
         if changes:
             console.print(f"metrics of {short(name)} that differ", soft_wrap=True)
-            console.print(_drawn(FIGURES, changes))
+            console.print(_draw_table(FIGURES, changes))
     say_result(console, sentence(result), "bold")
     for each in expected:
         values = ""
@@ -189,7 +189,7 @@ KERNELS: Columns = (
 )
 
 
-def _drawn(columns: Columns, items: Sequence[Any], most: int | None = None) -> Any:
+def _draw_table(columns: Columns, items: Sequence[Any], most: int | None = None) -> Any:
     """Return the table of at most so many items; its last row counts the others."""
     drawn = plain_table(*(head for head, _ in columns))
     for cells, _ in table(columns, items, most)["rows"]:

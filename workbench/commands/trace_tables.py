@@ -139,10 +139,10 @@ def _kpi_table(kpis: Mapping[str, Sequence[TraceKpi]]) -> Any:
     several = len(kpis) > 1
     heads = [f"device {device}" if several else "value" for device in kpis]
     table = plain_table("KPI", *heads, "target", "met", "")
-    names = list(dict.fromkeys(kpi.name for known in kpis.values() for kpi in known))
-    by_device = [{kpi.name: kpi for kpi in known} for known in kpis.values()]
+    names = list(dict.fromkeys(kpi.name for row in kpis.values() for kpi in row))
+    by_device = [{kpi.name: kpi for kpi in row} for row in kpis.values()]
     for name in names:
-        known_of = [known.get(name) for known in by_device]
+        known_of = [row.get(name) for row in by_device]
         first = next(kpi for kpi in known_of if kpi is not None)
         values = [kpi_text(kpi.value, kpi.unit) if kpi else "-" for kpi in known_of]
         met = "/".join(dict.fromkeys(kpi.met for kpi in known_of if kpi and kpi.met))
@@ -222,17 +222,17 @@ def _dispatch_table(dispatches: Sequence[Dispatch], tool: str) -> Any:
     they give none, the first counters."""
     ordered = sorted(dispatches, key=lambda d: -(d.duration_ns or 0.0))[:TOP]
     values = [metric_values(d, tool) for d in ordered]
-    chosen = [(name, head) for name, head in COLUMNS if any(name in known for known in values)]
-    table = plain_table("kernel", "grid", "duration", *(head for _, head in chosen), "")
-    for dispatch, known in zip(ordered, values, strict=True):
+    columns = [(name, head) for name, head in COLUMNS if any(name in metrics for metrics in values)]
+    table = plain_table("kernel", "grid", "duration", *(head for _, head in columns), "")
+    for dispatch, metrics in zip(ordered, values, strict=True):
         grid = "x".join(map(str, dispatch.geometry.grid)) if dispatch.geometry.grid else "-"
         spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
-        cells = [_metric(known.get(name)) for name, _ in chosen]
+        cells = [_metric(metrics.get(name)) for name, _ in columns]
         table.add_row(
-            short(dispatch.name), grid, kpi_text(spent, "s"), *cells, most(dispatch, known)
+            short(dispatch.name), grid, kpi_text(spent, "s"), *cells, most(dispatch, metrics)
         )
     if len(dispatches) > TOP:
-        table.add_row(f"{len(dispatches) - TOP} more", *[""] * (len(chosen) + 3))
+        table.add_row(f"{len(dispatches) - TOP} more", *[""] * (len(columns) + 3))
     return table
 
 
@@ -240,14 +240,14 @@ def _metric(value: MetricValue | None) -> str:
     return "-" if value is None else kpi_text(value.value, value.metric.unit)
 
 
-def most(dispatch: Dispatch, known: Mapping[str, MetricValue]) -> str:
+def most(dispatch: Dispatch, metrics: Mapping[str, MetricValue]) -> str:
     """Return the largest reason to stall, or else the first counters."""
     shares = dispatch_stalls(dispatch)
     if shares:
         reason = max(shares, key=lambda name: shares[name])
         few = f" of {len(shares)} reasons" if len(shares) < 10 else ""
         return f"stall {reason} {percent(shares[reason])}{few}"
-    if known:
+    if metrics:
         return ""
     first = [f"{c.name} {c.text}" for c in list(dispatch.counters.values())[:4]]
     return ", ".join(first)

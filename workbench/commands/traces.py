@@ -62,10 +62,10 @@ class KeptTrace:
     findings: tuple[Finding, ...]
     profiles: tuple[Profile, ...]
     records: tuple[Record, ...] = ()  # plain times of the kernel, taken without a profiler
-    begun: bool = False  # the run and its records are stored already
+    has_begun: bool = False  # the run and its records are stored already
 
 
-def as_run(
+def trace_run(
     summary: TraceSummary, engine: str, name: str, command: str, identity: str | None = None
 ) -> KeptTrace:
     """Return a trace as a run of an engine with its findings and profiles. `identity` is the run's
@@ -85,9 +85,9 @@ def as_run(
         source=", ".join(file.name for file in trace.files),
         files=tuple(asdict(file) for file in trace.files),
     )
-    known = KnownBeside(lines_of(trace))
-    findings = tuple(findings_of(summary, run, known))
-    return KeptTrace(run, findings, tuple(profiles_of(summary, run, known)))
+    facts = KnownBeside(lines_of(trace))
+    findings = tuple(findings_of(summary, run, facts))
+    return KeptTrace(run, findings, tuple(profiles_of(summary, run, facts)))
 
 
 Lines = Mapping[str, tuple[str, ...]]
@@ -142,7 +142,7 @@ def longest_counted(trace: Trace) -> list[Dispatch]:
     return sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]
 
 
-def of_kernel(
+def kernel_run(
     summary: TraceSummary,
     run: Run,
     records: Sequence[Record],
@@ -154,9 +154,9 @@ def of_kernel(
     Profiles of all launches of the `calls`, or where these are not whole of those named `name`,
     carry the config that was profiled. What the Spec declares counts for a call, which has so many
     `launches` where that is known."""
-    known = known_of_calls(summary.trace, records, calls, launches)
-    profiles = profiles_of(summary, run, known)
-    whole = known.plain is not None
+    facts = known_of_calls(summary.trace, records, calls, launches)
+    profiles = profiles_of(summary, run, facts)
+    whole = facts.plain is not None
     for record in records:
         case = record.case
         about: dict[str, Any] = {
@@ -167,10 +167,10 @@ def of_kernel(
     files = summary.trace.files
     hashes = tuple(f"{f.name}: {f.bytes:,} bytes, sha256 {f.sha256}" for f in files)
     findings = [
-        f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, known)
+        f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, facts)
     ]
     shown = replace(run, files=tuple(asdict(file) for file in files))
-    return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), begun=True)
+    return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), has_begun=True)
 
 
 def device_title(trace: Trace) -> str:
@@ -186,7 +186,7 @@ def device_title(trace: Trace) -> str:
 
 
 def findings_of(
-    summary: TraceSummary, run: Run, known: KnownBeside = KnownBeside()
+    summary: TraceSummary, run: Run, facts: KnownBeside = KnownBeside()
 ) -> Iterator[Finding]:
     """Yield, for each device, a finding with its KPIs, and one for each rule that holds."""
     several = len(summary.devices) > 1
@@ -197,11 +197,11 @@ def findings_of(
             yield _finding(run, "counters", SERIAL, evidence_of(each.kpis, group))
             continue
         matches = evaluate_device(each)
-        yield _of_device(each, run, matches, group)
+        yield _device_finding(each, run, matches, group)
         for match in matches:
-            yield _of_rule(match, run, each, several)
-    yield from _of_counters(summary.trace, run, known)
-    yield from _of_calls(summary.trace, run, known)
+            yield _rule_finding(match, run, each, several)
+    yield from _counter_findings(summary.trace, run, facts)
+    yield from _call_findings(summary.trace, run, facts)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
@@ -212,21 +212,21 @@ def findings_of(
         yield _finding(run, word, text, evidence_of(summary.kpis["all"], "sums of kernels"))
 
 
-def _of_counters(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
+def _counter_findings(trace: Trace, run: Run, facts: KnownBeside) -> Iterator[Finding]:
     """Yield what the counters of the longest kernels say, a finding for each rule that holds."""
     for dispatch in longest_counted(trace):
         name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
-        metrics = rule_metrics(dispatch, trace.tool, known.plain)
-        for match in evaluate_kernel(metrics, known.lines_of(dispatch)):
-            yield _of_match(match, run, "", name)
+        metrics = rule_metrics(dispatch, trace.tool, facts.plain)
+        for match in evaluate_kernel(metrics, facts.lines_of(dispatch)):
+            yield _match_finding(match, run, "", name)
 
 
-def _of_calls(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
+def _call_findings(trace: Trace, run: Run, facts: KnownBeside) -> Iterator[Finding]:
     """Yield what the sums over the launches of the first call say; the others are the same."""
-    for metrics in known.calls[:1]:
-        size = sum(d.is_counted for d in trace.dispatches) // len(known.calls)
+    for metrics in facts.calls[:1]:
+        size = sum(d.is_counted for d in trace.dispatches) // len(facts.calls)
         for match in evaluate_call(metrics):
-            yield _of_match(match, run, "", call_title(size))
+            yield _match_finding(match, run, "", call_title(size))
 
 
 def call_title(launches: int) -> str:
@@ -238,11 +238,11 @@ def _finding(run: Run, word: str, sentence: str, evidence: Sequence[Evidence]) -
     return Finding(run.id, timestamp(), "timeline", "", {}, "", word, sentence, tuple(evidence))
 
 
-def _of_device(
+def _device_finding(
     summary: DeviceSummary, run: Run, matches: Sequence[RuleMatch], group: str
 ) -> Finding:
     word = matches[0].rule.word if matches else INCOMPLETE if summary.lacks else HEALTHY
-    sentence = matches[0].diagnosis.sentence if matches else _without_rule(summary)
+    sentence = matches[0].diagnosis.sentence if matches else _plain_sentence(summary)
     evidence = (*evidence_of(summary.kpis, group), *_ranges(summary.ranges))
     return _finding(run, word, sentence, evidence)
 
@@ -263,24 +263,24 @@ def incomplete_sentence(lacks: Sequence[Shortfall]) -> str:
     return "Not rated: " + " ".join(each.sentence for each in lacks)
 
 
-def _without_rule(summary: DeviceSummary) -> str:
+def _plain_sentence(summary: DeviceSummary) -> str:
     if summary.lacks:
         return incomplete_sentence(summary.lacks)
     idle = summary.times.idle()
     cause = max(idle, key=lambda name: idle[name])
     part = 1 - summary.times.utilisation
-    most = f", most of it by {cause}" if sum(idle.values()) and summary.times.launched else ""
+    most = f", most of it by {cause}" if sum(idle.values()) and summary.times.launches else ""
     return (
         f"No rule holds at its threshold; the device was idle in {percent(part)} of the "
         f"window{most}."
     )
 
 
-def _of_rule(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) -> Finding:
-    return _of_match(match, run, f"device {summary.device}: " if several else "", "")
+def _rule_finding(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) -> Finding:
+    return _match_finding(match, run, f"device {summary.device}: " if several else "", "")
 
 
-def _of_match(match: RuleMatch, run: Run, about: str, kernel: str) -> Finding:
+def _match_finding(match: RuleMatch, run: Run, about: str, kernel: str) -> Finding:
     """Return a rule that holds on a device, or on a kernel of the file, as a finding."""
     diagnosis = match.diagnosis
     return Finding(
@@ -310,7 +310,7 @@ def evidence_of(kpis: Sequence[TraceKpi], group: str) -> tuple[Evidence, ...]:
 
 
 def profiles_of(
-    summary: TraceSummary, run: Run, known: KnownBeside = KnownBeside()
+    summary: TraceSummary, run: Run, facts: KnownBeside = KnownBeside()
 ) -> Iterator[Profile]:
     """Yield a profile for each dispatch with counters, or else for each kernel, the longest first,
     a thousand at most; without a device for each host operation, by its own time."""
@@ -319,7 +319,7 @@ def profiles_of(
     counted = [d for d in trace.dispatches if d.is_counted]
     if counted:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
-            yield _of_dispatch(dispatch, trace, run, at, known)
+            yield _dispatch_profile(dispatch, trace, run, at, facts)
         return
     if not summary.devices and not summary.rows:
         for operation in summary.operations[:KEPT]:
@@ -329,21 +329,21 @@ def profiles_of(
             )  # fmt: skip
     spent = _launch_times(summary)
     for row in summary.rows[:KEPT]:
-        yield _of_kernel(row, trace, run, at, spent.get((row.name, row.device), ()))
+        yield _row_profile(row, trace, run, at, spent.get((row.name, row.device), ()))
 
 
-def _of_dispatch(
-    dispatch: Dispatch, trace: Trace, run: Run, at: str, known: KnownBeside
+def _dispatch_profile(
+    dispatch: Dispatch, trace: Trace, run: Run, at: str, facts: KnownBeside
 ) -> Profile:
     spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
     return Profile(
         run.id, at, trace.tool, trace.version, _device(dispatch.device, run), dispatch.name,
         launch=dispatch.id, total_s=spent, median_s=spent, low_s=spent, high_s=spent,
-        metrics=stored_metrics(dispatch, trace.tool, known.plain), lines=known.lines_of(dispatch),
+        metrics=stored_metrics(dispatch, trace.tool, facts.plain), lines=facts.lines_of(dispatch),
     )  # fmt: skip
 
 
-def _of_kernel(row: KernelRow, trace: Trace, run: Run, at: str, spent: Sequence[int]) -> Profile:
+def _row_profile(row: KernelRow, trace: Trace, run: Run, at: str, spent: Sequence[int]) -> Profile:
     low, high = (None if v is None else v / 1e9 for v in (row.low_ns, row.high_ns))
     ends = median_interval([float(ns) for ns in spent]) if len(spent) >= FEWEST else (None, None)
     return Profile(
@@ -378,7 +378,7 @@ def _launch_times(summary: TraceSummary) -> dict[tuple[str, str], list[int]]:
 
 
 def keep(
-    kept: KeptTrace,
+    trace: KeptTrace,
     summary: TraceSummary,
     out: Path,
     database: str | None,
@@ -389,19 +389,19 @@ def keep(
     from workbench.reports.trace import page
 
     check_writable(out)
-    run = kept.run
+    run = trace.run
     folder = folder_of(out, run.id)
-    html = page(run, kept.records, kept.findings, kept.profiles, summary)
+    html = page(run, trace.records, trace.findings, trace.profiles, summary)
     with (
         stored_runs(database, reading=False) as history,
         Interrupts() as interrupts,
         EventLog(events or folder / "events.jsonl") as log,
     ):
         store = Store(history, interrupts, log, run)
-        if not kept.begun:
+        if not trace.has_begun:
             store.begin(run)
-            store.keep(*kept.records)
-        store.keep(*kept.findings, *kept.profiles)
+            store.keep(*trace.records)
+        store.keep(*trace.findings, *trace.profiles)
         path = write_run_page(folder, html)
-        store.end("complete", {"profiles": len(kept.profiles)}, {})
+        store.end("complete", {"profiles": len(trace.profiles)}, {})
     return path

@@ -51,8 +51,8 @@ def run(options: FunctionOptions) -> int:
     from workbench.commands.result import collecting, write_result
     from workbench.commands.tune_function import described_launch, tune
 
-    kernel, given, grid, configs = described_launch(options, options.function)
-    more: TuneOptions = {"kwargs": given, "out": options.out, "quiet": options.quiet}
+    kernel, arguments, grid, configs = described_launch(options, options.function)
+    more: TuneOptions = {"kwargs": arguments, "out": options.out, "quiet": options.quiet}
     for name in ("device", "budget", "database"):
         if getattr(options, name) is not None:
             more[name] = getattr(options, name)

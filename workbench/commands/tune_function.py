@@ -110,23 +110,23 @@ def tune(
     require_triton()
     out = Path(options.get("out", "results"))
     check_writable(out)
-    given = (tuple(args), dict(options.get("kwargs", {})))
+    arguments = (tuple(args), dict(options.get("kwargs", {})))
     tuner = autotuned.autotuner_of(kernel)
-    chosen, notes = configs_of(tuner, given, configs)
+    entries, notes = configs_of(tuner, arguments, configs)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
         stack.enter_context(hide_main())
-        kept = None
+        processes = None
         if options.get("device") is None and gpu_present():
-            kept = KeptProcesses()  # the first launch and the sweep have one measuring process
-            stack.callback(kept.end)
+            processes = KeptProcesses()  # the first launch and the sweep have one measuring process
+            stack.callback(processes.end)
         code = function_in_file(kernel, out)
-        path, call, more = take_over(code, given, grid, chosen, options, pool=kept)
+        path, call, more = take_over(code, arguments, grid, entries, options, pool=processes)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
-        config, predicted = _sweep_kernel(path, call, chosen, options, kept)
+        config, predicted = _sweep_kernel(path, call, entries, options, processes)
     if tuner is not None and not predicted:  # a launch must never use what was only predicted
-        autotuned.remember(tuner, given, config)
+        autotuned.remember(tuner, arguments, config)
     return TunedFunction(config, path)
 
 
@@ -140,11 +140,11 @@ def described_launch(
         raise OptionError(f"{words} is not a @triton.jit function.")
     if not options.grid:
         raise OptionError("Name the grid of the launch: --grid 'cdiv(n, BLOCK)'.")
-    given = arguments_of(options.arg, kernel.arg_names)
+    arguments = arguments_of(options.arg, kernel.arg_names)
     configs = [config_of(text) for text in options.config]
     if options.config_from is not None:
         configs += _configs_from(options.config_from)
-    return kernel, given, grid_of(options.grid), configs or None
+    return kernel, arguments, grid_of(options.grid), configs or None
 
 
 def _configs_from(words: str) -> list[Any]:
@@ -157,7 +157,7 @@ def _configs_from(words: str) -> list[Any]:
 
 
 def configs_of(
-    tuner: Any | None, given: autotuned.Arguments, configs: Sequence[Any] | None
+    tuner: Any | None, arguments: autotuned.Arguments, configs: Sequence[Any] | None
 ) -> tuple[list[Any], list[str]]:
     """Return the configs to try, those of the autotuner where none are given, and notes. Raises
     AdaptedError where there are none."""
@@ -165,7 +165,7 @@ def configs_of(
     if configs is not None:
         result, notes = list(configs), none
     elif tuner is not None:
-        result, notes = autotuned.configs_of(tuner, given)
+        result, notes = autotuned.configs_of(tuner, arguments)
     else:
         result, notes = [], none
     if not result:
@@ -175,7 +175,7 @@ def configs_of(
 
 def take_over(
     kernel: Any,
-    given: autotuned.Arguments,
+    arguments: autotuned.Arguments,
     grid: Grid,
     configs: Sequence[Any],
     options: TuneOptions,
@@ -191,9 +191,9 @@ def take_over(
     """
     import torch
 
-    given, fixed = write.split_options(kernel, given)
+    arguments, fixed = write.split_options(kernel, arguments)
     flops = int(options.get("flops", 0))
-    call, memory = write.call_of(kernel, given, grid, configs, flops, fixed)
+    call, memory = write.call_of(kernel, arguments, grid, configs, flops, fixed)
     if options.get("device") is not None or not gpu_present():
         call = _launchable(call, device_named(options.get("device") or DEFAULT_TARGET).limits)
     tuner = autotuned.autotuner_of(kernel)
@@ -225,10 +225,10 @@ def take_over(
         call = _complete_call(call, result, options.get("tolerance"))
         _refuse_partial(call)
         if reference is not None and not call.unchecked:
-            result = keep_read_outputs(reference, given, call, memory, result)
+            result = keep_read_outputs(reference, arguments, call, memory, result)
             call = replace(call, initial=result.initial)
-            torch.save(expected_of(reference, given, call), stage / EXPECTED)
-            result = expected_again(stage, reference, given, call, result)
+            torch.save(expected_of(reference, arguments, call), stage / EXPECTED)
+            result = expected_again(stage, reference, arguments, call, result)
         rules = (grid, reference or dict(call.entries[result.first].values))
         mark = write.fingerprint(call, kernel, rules, memory, options.get("device") or "gpu")
         call.write(stage)
@@ -237,7 +237,7 @@ def take_over(
         shutil.rmtree(folder, ignore_errors=True)
         stage.rename(folder)
     notes = _notes(call, result, reference is not None)
-    for one, other in write.overlaps(given, kernel.arg_names):
+    for one, other in write.overlaps(arguments, kernel.arg_names):
         notes.append(f"{one} and {other} overlap in memory, and are taken as separate tensors")
     return folder / f"{call.name}.py", call, notes
 
@@ -272,8 +272,8 @@ def _launchable(call: Call, limits: Limits) -> Call:
     refused = [refused_grid(entry.grid, limits) for entry in call.entries]
     if all(refused):
         raise AdaptedError(f"No config of {call.name} can be launched: {refused[0]}.")
-    known = dict(zip(map(id, call.entries), refused, strict=True))
-    return replace(call, entries=tuple(sorted(call.entries, key=lambda e: bool(known[id(e)]))))
+    refusals = dict(zip(map(id, call.entries), refused, strict=True))
+    return replace(call, entries=tuple(sorted(call.entries, key=lambda e: bool(refusals[id(e)]))))
 
 
 def _assume_outputs(call: Call, outputs: Sequence[str]) -> Discovered:
@@ -296,8 +296,8 @@ class FirstLaunchTask:
 
     stage: Path
     outputs: tuple[str, ...]
-    answered: bool  # a reference gives the expected outputs
-    declared: tuple[str, ...] | None
+    has_reference: bool  # a reference gives the expected outputs
+    declared_outputs: tuple[str, ...] | None
     device: str | None
     console: Console
 
@@ -315,8 +315,8 @@ class FirstLaunchTask:
             return self._sample(workers, few)
 
     def _whole(self, workers: Pool, where: str) -> Discovered:
-        given = self.outputs, where, self.answered, self.declared
-        pending = workers.submit(discover, self.stage, *given, timeout_s=DISCOVER_TIMEOUT_S)
+        options = self.outputs, where, self.has_reference, self.declared_outputs
+        pending = workers.submit(discover, self.stage, *options, timeout_s=DISCOVER_TIMEOUT_S)
         try:
             results: Discovered = pending.result()
         except LOST as error:
@@ -358,8 +358,8 @@ class FirstLaunchTask:
                 first_footprint, self.stage, device, few.first, timeout_s=COMPILE_TIMEOUT_S
             )
             footprint = _result_or_none(task)
-        given = self.outputs, footprint, few.first, self.answered, self.declared
-        pending = workers.submit(discover_sample, self.stage, *given, timeout_s=DISCOVER_TIMEOUT_S)
+        facts = self.outputs, footprint, few.first, self.has_reference, self.declared_outputs
+        pending = workers.submit(discover_sample, self.stage, *facts, timeout_s=DISCOVER_TIMEOUT_S)
         try:
             results: Discovered = pending.result()
         except LOST as error:
@@ -390,10 +390,10 @@ def _complete_call(call: Call, result: Discovered, wanted: Tolerance | None) -> 
     kinds = [call.tensors[n].dtype for n in (*result.outputs, *call.tensors)]
     dtype = next((k for k in kinds if k in STEPS), kinds[0])
     own = {
-        k: wanted or _loosen(STEPS[k], result.rounded) if k in STEPS else EXACT
+        k: wanted or _loosen(STEPS[k], result.mantissa_bits) if k in STEPS else EXACT
         for k in (dtype, *kinds)
     }
-    tolerance = {k: (t.relative, t.of_rms) for k, t in own.items()}
+    tolerance = {k: (t.relative, t.rms_share) for k, t in own.items()}
     return replace(
         call, outputs=result.outputs, initial=result.initial, dtype=dtype, tolerance=tolerance
     )
@@ -406,7 +406,7 @@ def _loosen(usual: Tolerance, bits: int | None) -> Tolerance:
     if bits is None:
         return usual
     step = 2.0**-bits
-    return Tolerance(max(usual.relative, step), max(usual.of_rms, 2 * step))
+    return Tolerance(max(usual.relative, step), max(usual.rms_share, 2 * step))
 
 
 def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
@@ -421,17 +421,17 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     for name, use in result.odd.items():
         notes.append(f"of its first config: {use.sentence(call.name, name)}")
     notes += result.twice
-    if result.rounded:
-        loose = _loosen(EXACT, result.rounded)
-        of = f"{loose.relative:.2g}, and {loose.of_rms:.2g} of the rms"
+    if result.mantissa_bits:
+        loose = _loosen(EXACT, result.mantissa_bits)
+        of = f"{loose.relative:.2g}, and {loose.rms_share:.2g} of the rms"
         notes.append(
-            f"operands of its products are rounded to {result.rounded} bits of mantissa, so floats "
-            f"are compared within {of} at least, unless a tolerance is given"
+            f"operands of its products are rounded to {result.mantissa_bits} bits of mantissa, so "
+            f"floats are compared within {of} at least, unless a tolerance is given"
         )
-    if result.unmoved:
-        notes.append(f"the second check is on the same values as the first: {result.unmoved}")
-    if result.skipped:
-        notes.append(f"configs listed before that one do not launch: {result.skipped}")
+    if result.repeat_reason:
+        notes.append(f"the second check is on the same values as the first: {result.repeat_reason}")
+    if result.skip_reason:
+        notes.append(f"configs listed before that one do not launch: {result.skip_reason}")
     for knob in call.knobs:
         meant = {e.values[knob.name]: _value(e, knob.name) for e in call.entries}
         meant = {
@@ -456,12 +456,12 @@ def _sweep_kernel(
     call: Call,
     configs: Sequence[Any],
     options: TuneOptions,
-    kept: KeptProcesses | None,
+    processes: KeptProcesses | None,
 ) -> tuple[Any, bool]:
     """Sweep the adapted kernel. Returns the winner among the configs, and whether its time is
     predicted."""
     console = SweepConsole(options.get("quiet", False))
-    command = sweep_adapted_kernel(path, call, options, console, prewarm=kept)
+    command = sweep_adapted_kernel(path, call, options, console, prewarm=processes)
     selection, page = command.selection, command.page
     assert selection is not None and page is not None  # the sweep has ended
     if selection.winner is None:
@@ -470,7 +470,7 @@ def _sweep_kernel(
     if options.get("reference") is None and (note := _other_majority(command.outcomes)):
         _log.warning("%s: %s", call.name, note)
     at = write.numbers_of(configs).index(dict(selection.winner.case.config))
-    return configs[at], selection.predicted
+    return configs[at], selection.is_predicted
 
 
 def sweep_adapted_kernel(

@@ -122,8 +122,8 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
         say_result(console, text, whole=False)
         return {"file": str(path), "read": of, "changed": taken}
     tuned = Tuned.load(path)
-    if tuned.damaged:
-        note(damage_text(path, tuned.damaged))
+    if tuned.damage_notes:
+        note(damage_text(path, tuned.damage_notes))
     file = Path(options.kernel) if options.kernel and catalog.is_path(options.kernel) else None
     kernel = catalog.spec_of(str(file)).name if file else options.kernel
     entries = tuned.matching(kernel, options.impl, options.device)

@@ -65,13 +65,13 @@ class ProgramComparison:
     program: tuple[str, ...]
     threshold: float
     command: str
-    at_once: int = 1  # runs whose imports go on at the same time
+    concurrency: int = 1  # runs whose imports go on at the same time
     runs: list[ProgramRun] = field(default_factory=list)
     outputs: list[OutputDifference] = field(default_factory=list)
     repeats: list[OutputDifference] = field(default_factory=list)  # without, of two rounds
     lookups: str = ""  # of the last run with the table
     failure: str = ""  # why the comparison ended early
-    stopped: int = 0  # the signal that ended it
+    stop_signal: int = 0  # the signal that ended it
     last: list[NamedOutput] | None = None  # of the last run without the table
 
     @property
@@ -92,7 +92,7 @@ class ProgramComparison:
     @property
     def exit_code(self) -> int:
         """Exit code of the verdict; of a signal; 2 where a run failed or there is no verdict."""
-        return stopped_by(self.stopped) if self.stopped else self.result.exit_code
+        return stopped_by(self.stop_signal) if self.stop_signal else self.result.exit_code
 
     @property
     def sentence(self) -> str:
@@ -147,7 +147,7 @@ def compare_programs(options: WorkloadCompareOptions) -> int:
                     break
                 console.print(progress(comparison, options.rounds), soft_wrap=True)
     except KeyboardInterrupt:  # between two runs
-        comparison.stopped = signal.SIGINT
+        comparison.stop_signal = signal.SIGINT
     except UngatedError as error:
         comparison.failure = str(error)
     page = draw(folder, comparison)
@@ -202,8 +202,8 @@ def one_run(
 ) -> bool:
     """Run the program once, and add what it left. Returns whether the comparison can go on."""
     with runner.once(number, pinned) as (folder, end, wall_s):
-        if end.stopped:
-            comparison.stopped = end.stopped
+        if end.stop_signal:
+            comparison.stop_signal = end.stop_signal
             return False
         if end.code:
             comparison.failure = (

@@ -56,15 +56,15 @@ def run(options: WorkloadExportOptions) -> int:
         ) from None
     for (name, reason), number in reasons(result).items():
         note(f"{name}: left out for {amount(number, 'key')}: {reason}.")
-    text = f"{result.exported} of {amount(len(entries), 'key')} written to {out}."
+    text = f"{result.exported_entries} of {amount(len(entries), 'key')} written to {out}."
     say_result(console_for(options), text)
     return write_result(
         options,
         "workload",
-        PASSED if result.exported else COULD_NOT_RUN,
+        PASSED if result.exported_entries else COULD_NOT_RUN,
         action="export",
         files=result.files,
-        exported=result.exported,
+        exported=result.exported_entries,
         left_out=[
             {"function": f"{e.module}.{e.function}", "key": e.key, "reason": reason}
             for e, reason in result.left_out

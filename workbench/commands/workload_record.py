@@ -64,7 +64,7 @@ def run(options: WorkloadRecordOptions) -> int:
         aside=prints_aside(options),
         more=startup_variables({sitecustomize.VARIABLE: handed_on(folder.absolute(), recording)}),
     )
-    code = stopped_by(end.stopped) if end.stopped else end.code
+    code = stopped_by(end.stop_signal) if end.stop_signal else end.code
     workload = recorded_in(folder)
     if workload is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +72,7 @@ def run(options: WorkloadRecordOptions) -> int:
     write(file, workload)
     shutil.rmtree(folder, ignore_errors=True)
     code = show(options, workload, code)
-    if end.code and not end.stopped:
+    if end.code and not end.stop_signal:
         note(f"{title_of(options.program)} ended with {ending(end.code)}.")
     say_result(console_for(options), f"workload  {file.resolve()}")
     return code

@@ -51,7 +51,7 @@ def run(options: WorkloadRunOptions) -> int:
         more = startup_variables({sitecustomize.TUNED: deployment.text()})
         end = run_child(words, own=False, aside=prints_aside(options), more=more)
         processes = lookups_in(Path(folder))
-    code = stopped_by(end.stopped) if end.stopped else end.code
+    code = stopped_by(end.stop_signal) if end.stop_signal else end.code
     counts = counts_of(processes.values())
     problem = differing(list(processes.values())) if options.verify else ""
     console = console_for(options)

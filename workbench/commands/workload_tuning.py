@@ -131,32 +131,32 @@ class LaunchSweeper:
     options: WorkloadTuneOptions
     predicts: bool  # no GPU takes part
     open_backend: Opener | None = None
-    kept: KeptProcesses | None = None  # of this machine's GPU
+    processes: KeptProcesses | None = None  # of this machine's GPU
     gpu: ClusterGpu | None = None
 
     def sweep(self, launch: RebuiltLaunch, seconds: float) -> SweptLaunch:
         """Return a launch with the times of its configs. Raises WorkbenchError where none has
         one."""
-        wanted: TuneOptions = {"out": self.options.out, "quiet": True}
+        options: TuneOptions = {"out": self.options.out, "quiet": True}
         if self.options.device is not None:
-            wanted["device"] = self.options.device
+            options["device"] = self.options.device
         path, call, _ = take_over(
             launch.kernel,
-            launch.given,
+            launch.arguments,
             launch.grid,
             list(launch.configs),
-            wanted,
+            options,
             recorded=True,
             pool=self._aside(),
         )
-        if self.kept is not None:
-            self.kept.prepare(str(path))
+        if self.processes is not None:
+            self.processes.prepare(str(path))
         if not self.predicts:
-            wanted["budget"] = f"{seconds:.1f}s"
+            options["budget"] = f"{seconds:.1f}s"
         if self.options.database is not None:
-            wanted["database"] = self.options.database
+            options["database"] = self.options.database
         console = SweepConsole(True, stderr=True)
-        command = sweep_adapted_kernel(path, call, wanted, console, self._opener(path))
+        command = sweep_adapted_kernel(path, call, options, console, self._opener(path))
         records = {label(r.case.config): r for r in comparable_times(command.outcomes).values()}
         assert command.page is not None  # the sweep has ended
         if not records:
@@ -176,7 +176,7 @@ class LaunchSweeper:
         )
 
     def _compare(
-        self, sweep: SweepOptions, records: dict[str, Record], used: str, chosen: str
+        self, sweep: SweepOptions, records: dict[str, Record], used: str, best: str
     ) -> tuple[Verdict | None, Outcome | None, Outcome | None]:
         """Compare two configs of a sweep in interleaved rounds, and store the comparison."""
         (problem, *_), (impl, *_) = problems_of(sweep)
@@ -186,23 +186,23 @@ class LaunchSweeper:
             factory = RecordFactory(run, problem, opened.backend.protocol)
             left, right = (
                 placed_candidate(factory, impl, impl.config(**records[name].case.config), place)
-                for name, place in ((used, "left"), (chosen, "right"))
+                for name, place in ((used, "left"), (best, "right"))
             )
-            pair = Pair(problem, left, right, (used, chosen))
-            kept: list[ComparedPair] = []
+            pair = Pair(problem, left, right, (used, best))
+            pairs: list[ComparedPair] = []
             state = execute(
                 opened.recorder(run),
-                lambda recorder: kept.append(compare_pair(pair, recorder, TIE_SHARE)),
+                lambda recorder: pairs.append(compare_pair(pair, recorder, TIE_SHARE)),
                 lambda recorder: draw_comparisons(recorder, folder_of(self.options.out, run.id)),
             )
         if state == "interrupted":
             raise KeyboardInterrupt
-        return kept[0].verdict, kept[0].before, kept[0].after
+        return pairs[0].verdict, pairs[0].before, pairs[0].after
 
     def _opener(self, kernel: Path) -> Opener:
         """Return what opens the backend of a kernel."""
         if (gpu := self.gpu) is None:
-            return self.open_backend or partial(any_backend, prewarm=self.kept)
+            return self.open_backend or partial(any_backend, prewarm=self.processes)
         from workbench.backend.cluster.remote import ClusterLive
 
         return lambda device, repository: ClusterLive(gpu, str(kernel), repository)
@@ -211,7 +211,7 @@ class LaunchSweeper:
         """Return the pool for the first launch of a function, on the GPU that it is timed on; None:
         a process of this machine."""
         if self.gpu is None:
-            return self.kept
+            return self.processes
         from workbench.backend.cluster.remote import AsidePool
 
         return AsidePool(self.gpu)
@@ -261,17 +261,17 @@ def _tune(
 def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread | None) -> int:
     """Tune each family and each other signature, on this machine or on the GPUs of a cluster, to
     the end or to Ctrl-C. Returns the exit code."""
-    kept = None
+    processes = None
     if spread is None and sweeper.open_backend is None and not sweeper.predicts:
         from workbench.backend.prewarm import KeptProcesses
 
-        kept = KeptProcesses()
+        processes = KeptProcesses()
     try:
         if spread is not None:
             jobs = [_job(tuning, sweeper, spread, group) for group in groups_of(tuning.items)]
             spread.run(jobs)
         else:
-            own = replace(sweeper, kept=kept)
+            own = replace(sweeper, processes=processes)
             for group in groups_of(tuning.items):
                 tuning.tune(group, own.sweep)
         if tuning.is_spent and tuning.open_items:
@@ -280,8 +280,8 @@ def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread |
         note("stopped; the same command continues with what is stored")
         return INTERRUPTED
     finally:
-        if kept is not None:
-            kept.end()
+        if processes is not None:
+            processes.end()
     return PASSED
 
 
@@ -311,14 +311,14 @@ class TuningResult:
     tuning: WorkloadTuning
     device: hardware.Device
     predicts: bool
-    used: Sequence[WorkItem]  # whose config Triton chose on a GPU of this model
+    used_items: Sequence[WorkItem]  # whose config Triton chose on a GPU of this model
 
     def write(self, console: Console, code: int) -> int:
         """Write the table and the page, and print the results. Returns the exit code."""
         options, done, items = self.options, self.tuning.tuned_items, self.tuning.items
         tuned = add_middles(items, self.tuning.journal.results)
         writes = options.predicted or not self.predicts
-        entries = entries_of(tuned, self.used, self.device, self.predicts) if writes else []
+        entries = entries_of(tuned, self.used_items, self.device, self.predicts) if writes else []
         if entries or not self.predicts:  # an empty one pins nothing, and says so
             known = read_table(options.tuned) if options.tuned.exists() else []
             write_table(options.tuned, [*known, *entries])

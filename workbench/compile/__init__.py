@@ -1,6 +1,6 @@
 """Compile a config for a target, with or without a GPU, and read the compiler's results.
 
-The launcher runs on shapes alone (torch's `meta` device) while Triton believes that the target is
+The launcher runs only on shapes (torch's `meta` device) while Triton believes that the target is
 present; its own binder then specialises the arguments exactly as for a real launch. The alignment
 of pointers and strides decides whether loads are vectorised and loops are pipelined.
 """
@@ -84,7 +84,7 @@ class Compiled:
     each: tuple[Resources, ...] = ()  # of every launch in order, by its own machine code
     works: tuple[LaunchWork, ...] = ()  # what the code of each does, where no work is declared
     not_modelled: str = ""  # why there are no `works`
-    examined: Any = None  # what `Impl.examined` found in the code of the largest launch
+    examination: Any = None  # what `Impl.examined` found in the code of the largest launch
 
     @property
     def binary(self) -> str:
@@ -100,7 +100,7 @@ class CompiledDuplicate:
 
     key: str
     compile_s: float
-    skipped: tuple[SkippedLaunch, ...] = ()
+    skipped_launches: tuple[SkippedLaunch, ...] = ()
 
 
 def compile_config(
@@ -326,7 +326,7 @@ def read_launches(
         each=each,
         works=works,
         not_modelled=reason,
-        examined=impl.examine_code(
+        examination=impl.examine_code(
             ttgir, largest.grid, replace(arguments, contents=impl.contents())
         ),
     )

@@ -72,7 +72,7 @@ class HotCode:
         if any(group in (*WORK, "float", "special") for group in counted):
             return self.loops
         graph = self.code.graph
-        return {i for n in graph.reached for i in _span(graph.blocks[n])}
+        return {i for n in graph.reachable for i in _span(graph.blocks[n])}
 
     @cached_property
     def callers(self) -> Mapping[int, int]:
@@ -87,7 +87,7 @@ class HotCode:
         todo = [(i, i) for i in instructions if listing.instructions[i].opcode.startswith("CALL")]
         while todo:
             call, at = todo.pop()
-            after = (n for n in listing.after[at] if at != call or n != call + 1)
+            after = (n for n in listing.successors[at] if at != call or n != call + 1)
             for n in after:
                 if n not in result:
                     result[n] = call

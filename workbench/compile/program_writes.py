@@ -22,7 +22,7 @@ from workbench.code.program_values import (
     LoopHead,
     ProgramValues,
     Value,
-    beside,
+    broadcast_weights,
 )
 from workbench.code.ttgir import Function, NotModelled, Op, pointer_type, read_ttgir
 
@@ -39,10 +39,10 @@ class WrittenTensor:
 
     argument: str
     elements: int  # distinct ones
-    beyond: int = 0  # elements past the end of its memory
+    excess: int = 0  # elements past the end of its memory
     atomic: bool = False  # some of it by atomic operations
     # an element that two programs store to, and these programs; they may write the same value
-    shared: tuple[int, int, int] | None = None
+    shared_element: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,11 @@ class _WriteWalk(ProgramValues):
         shape = (self.programs, *(kind.shape or (1,) * (pointers.ndim - 1)))
         live = self.weight > 0
         if mask is not None:
-            live = beside(live, pointers, mask, np.empty(shape)) & (mask != 0)
+            live = broadcast_weights(live, pointers, mask, np.empty(shape)) & (mask != 0)
         else:
-            live = beside(live, pointers, np.empty(shape))
+            live = broadcast_weights(live, pointers, np.empty(shape))
         on = np.broadcast_to(live, shape)
-        numbers = beside(self._numbers, np.empty(shape))
+        numbers = broadcast_weights(self._numbers, np.empty(shape))
         places = np.broadcast_to(pointers, shape)
         programs = np.broadcast_to(numbers, shape)
         if on.all():
@@ -233,5 +233,5 @@ def _carried_values(before: Sequence[Value], after: Sequence[Value], alive: Any)
         elif alive.all():
             results.append(new)
         else:
-            results.append(np.where(beside(alive, old, new), new, old))
+            results.append(np.where(broadcast_weights(alive, old, new), new, old))
     return results

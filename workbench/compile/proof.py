@@ -33,7 +33,7 @@ def sum_codes(codes: Sequence[Code]) -> Code:
         codes[0].arch,
         sum(code.loops for code in codes),
         _sum_counts([code.whole for code in codes]),
-        _sum_counts([code.in_loops for code in codes]),
+        _sum_counts([code.loop_counts for code in codes]),
         tuple(dict.fromkeys(text for code in codes for text in code.unknown)),
     )
 
@@ -65,8 +65,8 @@ def _traffic_faults(whole: Code, traffic: Code) -> Iterable[str]:
 def loads_of(whole: Code, variant: Code) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
     """Return where loads are compared, the kernel's loads and the variant's loads there. They are
     compared inside loops, or in all where the kernel's loops have none."""
-    if whole.in_loops.loads:
-        return "inside its loop", whole.in_loops.loads, variant.in_loops.loads
+    if whole.loop_counts.loads:
+        return "inside its loop", whole.loop_counts.loads, variant.loop_counts.loads
     return "outside loops", whole.whole.loads, variant.whole.loads
 
 
@@ -80,11 +80,11 @@ def same_loads(whole: Mapping[str, int], variant: Mapping[str, int]) -> bool:
 
 
 def _arithmetic_faults(whole: Code, arithmetic: Code) -> Iterable[str]:
-    if count := arithmetic.in_loops.global_loads:
+    if count := arithmetic.loop_counts.global_loads:
         yield f"The arithmetic variant has {count} global loads inside its loop"
-    inside = whole.in_loops.matrix + whole.in_loops.vector + whole.in_loops.special > 0
+    inside = whole.loop_counts.matrix + whole.loop_counts.vector + whole.loop_counts.special > 0
     theirs, its = (
-        (whole.in_loops, arithmetic.in_loops) if inside else (whole.whole, arithmetic.whole)
+        (whole.loop_counts, arithmetic.loop_counts) if inside else (whole.whole, arithmetic.whole)
     )
     for name, least in (("matrix", 1.0), ("special", 1.0), ("vector", 0.9)):
         wanted, there = getattr(theirs, name), getattr(its, name)

@@ -69,8 +69,8 @@ def prewarm_bytecode() -> Iterator[None]:
     but not there yet: in processes of their own, on half of the CPUs, if there are LEAST_CPUS or
     more. What is unfinished at its end stays undone."""
     spec, cpus = _torch(), os.cpu_count() or 1
-    wanted = sys.pycache_prefix and cpus >= LEAST_CPUS
-    if spec is None or not wanted or Path(cache_from_source(spec)).exists():
+    is_useful = sys.pycache_prefix and cpus >= LEAST_CPUS
+    if spec is None or not is_useful or Path(cache_from_source(spec)).exists():
         yield
         return
     python = sys.executable, "-I", "-S", "-X", f"pycache_prefix={sys.pycache_prefix}"

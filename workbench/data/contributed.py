@@ -31,9 +31,9 @@ def device_file(name: str) -> Path | None:
 
     package = contributed_modules("workbench.devices").get(name)
     try:
-        known = find_spec(package) if package else None
+        spec = find_spec(package) if package else None
     except ModuleNotFoundError:
         return None
-    folders = known.submodule_search_locations if known else None
+    folders = spec.submodule_search_locations if spec else None
     files = [Path(folder) / f"{name}.toml" for folder in folders or ()]
     return next((file for file in files if file.is_file()), None)

@@ -192,7 +192,7 @@ class HistoryError(WorkbenchError):
 class Imported(NamedTuple):
     """Result of `import_events`."""
 
-    kept: int  # runs, outcomes and ends of runs that the history now holds, new or not
+    total: int  # runs, outcomes and ends of runs that the history now holds, new or not
     bad: list[BadLine]  # the first _MANY_BAD of them
     unreadable: int  # how many lines were bad
 
@@ -236,8 +236,8 @@ class OldRuns:
     counts: Mapping[str, int] = field(default_factory=dict)  # rows by table
     orphans: int = 0  # outcomes of runs that are not stored
     orphans_before_s: float = 0.0
-    kept: int = 0  # runs that stay
-    held: int = 0  # of these, runs that would go if nothing else needed them
+    kept_runs: int = 0  # runs that stay
+    needed_runs: int = 0  # of these, runs that would go if nothing else needed them
 
 
 @dataclass(frozen=True)
@@ -351,15 +351,15 @@ class History:
         for event in iterate(path, word=b'"Run"'):
             if isinstance(event, Run):
                 self._refuse_another(event)
-        kept, unreadable = 0, 0
+        stored, unreadable = 0, 0
         bad: list[BadLine] = []
         for some in _batches(iterate(path), _BATCH):
             lines = [each for each in some if isinstance(each, BadLine)]
             unreadable += len(lines)
             bad = [*bad, *lines][:_MANY_BAD]
             with self._writing() as db:
-                kept += self._import(db, [e for e in some if not isinstance(e, BadLine)])
-        return Imported(kept, bad, unreadable)
+                stored += self._import(db, [e for e in some if not isinstance(e, BadLine)])
+        return Imported(stored, bad, unreadable)
 
     def import_run(self, events: Sequence[Event]) -> int:
         """Store the events of one run in one transaction; a second time adds nothing. Returns how
@@ -388,18 +388,18 @@ class History:
     def _import(self, db: sa.Connection, events: Sequence[Event]) -> int:
         """Add some events; dispatches and steps stay in the events file. Returns how many the
         database now holds."""
-        kept = 0
+        count = 0
         for run in (e for e in events if isinstance(e, Run)):
             self._insert_run(db, run)
-            kept += 1
+            count += 1
         for table, kinds in _KINDS:
             rows = [_entry_row(table, e) for e in events if isinstance(e, kinds)]
             if rows:
                 _insert_all(db, table, rows)
-                kept += len(rows)
+                count += len(rows)
         for end in (e for e in events if isinstance(e, RunFinished)):
-            kept += _set_state(db, end.run, end.state)
-        return kept
+            count += _set_state(db, end.run, end.state)
+        return count
 
     def _insert_run(self, db: sa.Connection, run: Run) -> None:
         row = _run_row(run)
@@ -416,11 +416,11 @@ class History:
     def find(self, keys: Iterable[str], phase: str | None = None) -> dict[str, Outcome]:
         """Return the newest outcome of each key that has one. With a phase, only records of that
         phase count, and failures, which have none: a config that failed need not be tried again."""
-        wanted = list(dict.fromkeys(keys))
+        distinct = list(dict.fromkeys(keys))
         results: dict[str, Outcome] = {}
         with self._reading() as db:
-            for start in range(0, len(wanted), _KEYS_AT_ONCE):
-                query = _newest(wanted[start : start + _KEYS_AT_ONCE], phase)
+            for start in range(0, len(distinct), _KEYS_AT_ONCE):
+                query = _newest(distinct[start : start + _KEYS_AT_ONCE], phase)
                 for row in db.execute(query):
                     if (outcome := self._load(row.payload, (Record, Failure))) is not None:
                         results[row.key] = outcome
@@ -518,18 +518,18 @@ class History:
             rows = db.execute(sa.select(*columns)).all()
         runs = {}
         for run, started_s, environment in rows:
-            known = loaded.get(environment)
-            if known is not None and isinstance(started_s, (int, float)) and is_id(run):
-                runs[run] = RunFacts(run, float(started_s), environment, known)
-            elif known is not None:  # a damaged environment is counted already
+            environment_facts = loaded.get(environment)
+            if environment_facts is not None and isinstance(started_s, (int, float)) and is_id(run):
+                runs[run] = RunFacts(run, float(started_s), environment, environment_facts)
+            elif environment_facts is not None:  # a damaged environment is counted already
                 self.damaged += 1
         return runs
 
     def timed_records(self, phases: Sequence[str]) -> Iterator[Record]:
         """Yield the measured records of these phases in the order in which they were stored, each
         with its first sample alone. A few are held at a time."""
-        wanted = [word for phase in phases for word in _phases(phase)]
-        query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.phase.in_(wanted))
+        words = [word for phase in phases for word in _phases(phase)]
+        query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.phase.in_(words))
         query = query.where(_OUTCOMES.c.predicted.is_(False)).order_by(_OUTCOMES.c.id)
         yield from self._stream_records(query)
 
@@ -611,9 +611,9 @@ class History:
         with self._reading() as db:
             every = db.execute(_equal(query, _RUNS, kernel=kernel, device=device)).all()
             old = [r for r in every[keep:] if before_s is None or _began(r) < before_s]
-            held = _ceilings_in_use(every) | {r.id for r in old if r.id in needed}
-            held |= {r.id for r in old if r.state == "running" and time.time() - _began(r) < 86400}
-            going = [r for r in old if r.id not in held]
+            busy = _ceilings_in_use(every) | {r.id for r in old if r.id in needed}
+            busy |= {r.id for r in old if r.state == "running" and time.time() - _began(r) < 86400}
+            going = [r for r in old if r.id not in busy]
             ids = tuple(r.id for r in going)
             orphans = 0
             if before_s is not None and kernel is None and device is None:
@@ -712,11 +712,11 @@ class History:
                 return
             self._refuse_newer(db)
             _METADATA.create_all(db)  # tables that are missing
-            known = _index_names(db)
+            indexes = _index_names(db)
             for index in sorted(_OUTCOMES.indexes, key=lambda i: str(i.name)):
-                if index.name not in known:
+                if index.name not in indexes:
                     index.create(db)
-            for name in sorted(known.intersection(_OBSOLETE)):
+            for name in sorted(indexes.intersection(_OBSOLETE)):
                 db.execute(sa.text(f"DROP INDEX {name}"))
 
     def _read_an_empty_one(self) -> None:
@@ -839,7 +839,7 @@ def _payload_fields(payload: Any) -> dict[str, Any]:
     try:
         whole = json.loads(payload)
         parts = [(whole.get(part) or {}, names) for part, names in _PAYLOAD_FIELDS.items()]
-        return {name: known[name] for known, names in parts for name in names if name in known}
+        return {name: values[name] for values, names in parts for name in names if name in values}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -863,9 +863,9 @@ def _drop_samples(payload: str) -> Any:
     takes most of the time of reading it."""
     plain = json.loads(payload)
     timing = plain.get("timing") if isinstance(plain, dict) else None
-    for name, kept in (("samples_s", 1), ("window_sizes", 0), ("window_mhz", 0)):
+    for name, length in (("samples_s", 1), ("window_sizes", 0), ("window_mhz", 0)):
         if isinstance(timing, dict) and isinstance(timing.get(name), list):
-            timing[name] = timing[name][:kept]
+            timing[name] = timing[name][:length]
     return decode_plain(plain)
 
 
@@ -914,8 +914,8 @@ def _is_whole(db: sa.Connection) -> bool:
     tables = set(sa.inspect(db).get_table_names())
     if not set(_METADATA.tables) <= tables:
         return False
-    known = _index_names(db)
-    return {str(i.name) for i in _OUTCOMES.indexes} <= known and not known & set(_OBSOLETE)
+    indexes = _index_names(db)
+    return {str(i.name) for i in _OUTCOMES.indexes} <= indexes and not indexes & set(_OBSOLETE)
 
 
 def _index_names(db: sa.Connection) -> set[str]:
@@ -950,8 +950,8 @@ def _newest(keys: Sequence[str], phase: str | None) -> sa.Select[Any]:
     )
 
 
-def _equal(query: sa.Select[Any], table: sa.Table, **wanted: str | None) -> sa.Select[Any]:
-    return query.where(*(table.c[name] == v for name, v in wanted.items() if v is not None))
+def _equal(query: sa.Select[Any], table: sa.Table, **columns: str | None) -> sa.Select[Any]:
+    return query.where(*(table.c[name] == v for name, v in columns.items() if v is not None))
 
 
 def _insert_once(db: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ class Expectation:
     metric: str  # see `data.metric`
     text: str
     holds: Callable[[float, float], bool]
-    beside: str = ""  # a metric of which the fall bounds this one's rise
+    bounding_metric: str = ""  # a metric of which the fall bounds this one's rise
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ EXPECTED: Mapping[str, tuple[Expectation, ...]] = {
         _stalls("barrier", BARRIER_FALL),
         Expectation(
             "stall_membar", "stalls by membar rise by less than those at barriers fall",
-            lambda rise, fall: rise < fall, beside="stall_barrier",
+            lambda rise, fall: rise < fall, bounding_metric="stall_barrier",
         ),
     ),
     "direct_store": (
@@ -86,13 +86,13 @@ def expectation_results(name: str, before: Profile, after: Profile) -> list[Expe
     values = [{e.name: e for e in profile.metrics} for profile in (before, after)]
     results = []
     for each in EXPECTED[name]:
-        old, new = (known.get(each.metric) for known in values)
+        old, new = (metrics.get(each.metric) for metrics in values)
         if old is None or new is None or old.unit != new.unit:
             results.append(ExpectationResult(each.text, "not measured", each.metric))
             continue
         pair = (old.value, new.value)
-        if each.beside:
-            first, second = (known.get(each.beside) for known in values)
+        if each.bounding_metric:
+            first, second = (metrics.get(each.bounding_metric) for metrics in values)
             if first is None or second is None:
                 results.append(ExpectationResult(each.text, "not measured", each.metric))
                 continue

@@ -97,7 +97,7 @@ def mac_environment(
 ) -> Environment:
     """Return the environment of a run on this Mac. `info` is MLX's `device_info`, of which the
     architecture is taken."""
-    known = fingerprint(None, repository)
+    environment = fingerprint(None, repository)
     low = None if mac.low_power is None else str(int(mac.low_power))
     settings = {
         "power": mac.power,
@@ -107,12 +107,12 @@ def mac_environment(
         "math_mode": "safe",  # MLX's default for custom kernels, which nothing here changes
         "MLX_ENABLE_TF32": os.environ.get("MLX_ENABLE_TF32"),
     }
-    versions = {**known.versions, "mlx": installed_version("mlx")}
+    versions = {**environment.versions, "mlx": installed_version("mlx")}
     return replace(
-        known,
+        environment,
         gpu=mac.chip,
         # what launches and compiles there, so that keys of two versions differ
-        driver=f"MLX {installed_version('mlx') or 'unknown'}, {known.os}",
+        driver=f"MLX {installed_version('mlx') or 'unknown'}, {environment.os}",
         gpu_memory_bytes=mac.memory_bytes,
         versions={k: v for k, v in versions.items() if k in VERSIONS and v},
         settings={k: v for k, v in settings.items() if v is not None},

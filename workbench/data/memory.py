@@ -29,8 +29,8 @@ def limit_memory(share: float = SHARE) -> None:
         import resource
     except ImportError:
         return
-    wanted = int(share * total_bytes())
+    size = int(share * total_bytes())
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    known = [limit for limit in (wanted, soft, hard) if limit != resource.RLIM_INFINITY]
+    limits = [limit for limit in (size, soft, hard) if limit != resource.RLIM_INFINITY]
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))

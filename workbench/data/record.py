@@ -668,9 +668,9 @@ def decode_plain(plain: Any) -> Any:
     if kind is None:
         raise ValueError(f"unknown record type {plain['type']!r}")
     plain = _upgrade_names(plain)
-    known = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    fields_by_name = kind.__dataclass_fields__  # type: ignore[attr-defined]
     try:
-        return kind(**{k: decode_plain(v) for k, v in plain.items() if k in known})
+        return kind(**{k: decode_plain(v) for k, v in plain.items() if k in fields_by_name})
     except TypeError as error:
         raise ValueError(f"a {plain['type']} lacks a field: {error}") from None
 

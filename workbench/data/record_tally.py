@@ -25,18 +25,18 @@ class RecordTally:
     """Counts of the records of one trace. A kind is a plural noun; a reason says what was done to
     the record and why."""
 
-    seen: Counter[str] = field(default_factory=Counter)  # records by kind, the bad ones too
+    totals: Counter[str] = field(default_factory=Counter)  # records by kind, the bad ones too
     bad: Counter[tuple[str, str]] = field(default_factory=Counter)  # by kind and reason
     unread: Counter[str] = field(default_factory=Counter)  # that may be device work, by name
     remedies: dict[str, str] = field(default_factory=dict)  # by the same names
-    lost: set[tuple[str, int]] = field(default_factory=set)  # process, correlation of bad work
+    lost_work: set[tuple[str, int]] = field(default_factory=set)  # process, correlation of bad work
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
     _now: tuple[str, tuple[str, Any] | None] = ("", None)
 
     def record(self, kind: str, key: tuple[str, Any] | None = None) -> RecordTally:
         """Count a record and return a context in which a bad value drops this record only. `key`
         is its process and its correlation id, which may be bad as well."""
-        self.seen[kind] += 1
+        self.totals[kind] += 1
         self._now = kind, key
         return self
 
@@ -57,7 +57,7 @@ class RecordTally:
         if example:
             self.examples.setdefault((kind, reason), example)
         if key is not None and isinstance(key[1], int):
-            self.lost.add((key[0], key[1]))
+            self.lost_work.add((key[0], key[1]))
 
     def add_unread(self, name: str, records: int, remedy: str) -> None:
         """Count records of a table or category that may be work of a device."""
@@ -69,13 +69,13 @@ class RecordTally:
         sums: Counter[str] = Counter()
         for (kind, _), count in self.bad.items():
             sums[kind] += count
-        return {kind: count / max(count, self.seen[kind]) for kind, count in sums.items()}
+        return {kind: count / max(count, self.totals[kind]) for kind, count in sums.items()}
 
     def sentences(self, kind: str | None = None) -> list[str]:
         """Return what became of the bad records, one clause a reason: `3 of 13 device activities
         left out, as ...`."""
         return [
-            f"{count:,} of {max(count, self.seen[of]):,} {of} {reason}"
+            f"{count:,} of {max(count, self.totals[of]):,} {of} {reason}"
             + (f" ({example})" if (example := self.examples.get((of, reason))) else "")
             for (of, reason), count in self.bad.items()
             if kind in (None, of)
@@ -83,11 +83,11 @@ class RecordTally:
 
     def join(self, other: RecordTally) -> None:
         """Add the counts of another file of the same run."""
-        self.seen.update(other.seen)
+        self.totals.update(other.totals)
         self.bad.update(other.bad)
         self.unread.update(other.unread)
         self.remedies |= other.remedies
-        self.lost |= other.lost
+        self.lost_work |= other.lost_work
         self.examples = other.examples | self.examples
 
 

@@ -196,8 +196,8 @@ def _object_fault(plain: Mapping[str, Any]) -> str | None:
         return "an object that is too large"
     if "type" in plain:
         kind = RunFinished if plain["type"] == "RunFinished" else type_named(plain["type"])
-        known = {f.name for f in fields(kind)} if kind else set()
-        if set(plain) - {"type"} != known:
+        names = {f.name for f in fields(kind)} if kind else set()
+        if set(plain) - {"type"} != names:
             return "other keys than its type has in this version"
     elif not all(_KEY.fullmatch(key) for key in plain):
         return "a key that is not a name"

@@ -51,23 +51,23 @@ class Edge:
 class Selection:
     """Result of a sweep. `winner` is None if no config gave a time."""
 
-    predicted: bool
+    is_predicted: bool
     winner: Record | None = None
     times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
     fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
     default: Baseline | None = None  # the launch that runs where no config is named
     default_failure: Failure | None = None  # set instead when that config failed
     baselines: tuple[Baseline, ...] = ()  # fastest first
-    untimed: tuple[Failure, ...] = ()  # libraries without a time
+    baseline_failures: tuple[Failure, ...] = ()  # libraries without a time
     ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
     duplicates: tuple[Record, ...] = ()  # others with the winner's machine code
     edges: tuple[Edge, ...] = ()
     unsteady: tuple[Record, ...] = ()  # two modes, and slower on the average than another
     # False where the winner stands for a class: predictions whose intervals overlap with its own
-    ranked: bool = True
+    is_ranked: bool = True
     alike: str = ""  # a clause about members of the class that nothing separates
-    unpredicted: int = 0  # configs that were emulated and right, and have no predicted time
-    emulated: int = 0  # configs whose traffic was counted, and that were right
+    unpredicted_configs: int = 0  # configs that were emulated and right, and have no predicted time
+    emulated_configs: int = 0  # configs whose traffic was counted, and that were right
     front: tuple[Outcome, ...] = ()  # those of them that no other of their Impl dominates
     dominates_default: str = ""  # the config that dominates the default, where one does
     other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
@@ -75,7 +75,7 @@ class Selection:
     impls: int = 0  # that were swept, baselines not counted
     configs: int = 0
     binaries: int = 0
-    failed: Mapping[Stage, int] = field(default_factory=dict)  # configs by the stage of failure
+    failures: Mapping[Stage, int] = field(default_factory=dict)  # configs by the stage of failure
     reason: str = ""  # the most frequent one among the failures
 
     @property
@@ -108,15 +108,15 @@ def ranking(outcomes: Iterable[Outcome]) -> list[Outcome]:
     A config that ever failed counts as that failure, whatever times it gave: a wrong result in the
     final benchmark also invalidates its first-pass time.
     """
-    chosen: dict[ConfigKey, Outcome] = {}
+    best: dict[ConfigKey, Outcome] = {}
     for outcome in outcomes:
         if isinstance(outcome, Record) and outcome.phase not in _PHASES:
             continue
         key = config_key(outcome.case)
-        if key not in chosen or _claim(outcome) <= _claim(chosen[key]):  # the later of equals
-            chosen[key] = outcome
-    failures = [o for o in chosen.values() if isinstance(o, Failure)]
-    records = [o for o in chosen.values() if isinstance(o, Record)]
+        if key not in best or _claim(outcome) <= _claim(best[key]):  # the later of equals
+            best[key] = outcome
+    failures = [o for o in best.values() if isinstance(o, Failure)]
+    records = [o for o in best.values() if isinstance(o, Record)]
     return [*sorted(records, key=_rank), *sorted(failures, key=_claim)]
 
 
@@ -157,14 +157,14 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     counts = {stage: sum(o.stage == stage for o in failed) for stage in reversed(_STAGES)}
     binaries = {o.resources.binary for o in swept if o.resources is not None}
     result = Selection(
-        predicted=run.predicted,
+        is_predicted=run.predicted,
         ridge=ridge_of(run),
         impls=len({o.case.impl for o in swept}),
         configs=len(swept),
         binaries=len(binaries),
-        failed={stage: n for stage, n in counts.items() if n},
+        failures={stage: n for stage, n in counts.items() if n},
         reason=most_frequent([o.reason for o in failed if o.stage != "refused"]),
-        unpredicted=sum(o.stage == "measure" and o.traffic is not None for o in failed),
+        unpredicted_configs=sum(o.stage == "measure" and o.traffic is not None for o in failed),
     )
     result = _add_front(result, swept)
     records = [o for o in swept if isinstance(o, Record)]
@@ -186,7 +186,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     return replace(
         result,
         winner=winner,
-        ranked=ranked,
+        is_ranked=ranked,
         alike="" if ranked else threads_alone(run, _front_records(result, near)),
         unsteady=unsteady,
         times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
@@ -194,7 +194,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         default=_baseline(default, winner, outcomes) if isinstance(default, Record) else None,
         default_failure=default if isinstance(default, Failure) else None,
         baselines=_baselines([o for o in stand if o.case.is_baseline], winner, outcomes),
-        untimed=tuple(o for o in stand if o.case.is_baseline and isinstance(o, Failure)),
+        baseline_failures=tuple(o for o in stand if o.case.is_baseline and isinstance(o, Failure)),
         ties=tuple(r for r in near if r is not winner and not same_code(r, winner)),
         duplicates=tuple(r for r in others if same_code(r, winner)),
         edges=_sure(_edges(run, winner), near) if ranked else (),
@@ -206,14 +206,14 @@ def _add_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
     times are predicted: a measured time says more."""
     right = [o for o in swept if isinstance(o, Record) or o.stage == "measure"]
     counted_ones = [o for o in right if o.traffic is not None]
-    if not result.predicted or not counted_ones:
+    if not result.is_predicted or not counted_ones:
         return result
     front = sorted(front_of(counted_ones), key=lambda o: (o.case.impl, *o.case.config.values()))
     default = next((o for o in counted_ones if o.default), None)
     better = [o for o in front if default is not None and dominates(o, default)]
     return replace(
         result,
-        emulated=len(counted_ones),
+        emulated_configs=len(counted_ones),
         front=tuple(front),
         dominates_default=config_name(result, better[0]) if better else "",
     )
@@ -275,13 +275,13 @@ def threads_alone(run: Run, records: Sequence[Record]) -> str:
     )
 
 
-def keep_default_bits(run: Run, records: Sequence[Record], known: Iterable[Record]) -> list[Record]:
+def keep_default_bits(run: Run, records: Sequence[Record], other: Iterable[Record]) -> list[Record]:
     """Return the records whose outputs have the bits of the default's, where the run was restricted
     to them; else all. Bits compare only between checks on the same inputs."""
     if run.same_bits_as != "default":
         return list(records)
-    wanted = {(r.seed, r.bits) for r in known if r.default and r.bits}
-    return [r for r in records if (r.seed, r.bits) in wanted]
+    bits = {(r.seed, r.bits) for r in other if r.default and r.bits}
+    return [r for r in records if (r.seed, r.bits) in bits]
 
 
 def bit_classes(records: Iterable[Record]) -> dict[tuple[int | None, str], str]:
@@ -385,10 +385,10 @@ def _frugality(record: Record, run: Run) -> tuple[float, ...]:
     )
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
-    chosen = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
+    is_launcher = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
     lean = spills, registers, warps
     last = record.time_s, _place(record, run), timed
-    return not stays, chosen, not record.default, *lean, *last
+    return not stays, is_launcher, not record.default, *lean, *last
 
 
 def _place(record: Record, run: Run) -> int:

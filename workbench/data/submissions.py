@@ -61,8 +61,8 @@ class Submissions:
     def add(self, some: Iterable[QueuedSubmission]) -> None:
         """Add submissions that are not there yet."""
         with self._history._writing() as db:
-            known = set(db.scalars(sa.select(_SUBMISSIONS.c.key)))
-            rows = [{**asdict(one), "at": timestamp()} for one in some if one.key not in known]
+            keys = set(db.scalars(sa.select(_SUBMISSIONS.c.key)))
+            rows = [{**asdict(one), "at": timestamp()} for one in some if one.key not in keys]
             if rows:
                 db.execute(_SUBMISSIONS.insert(), rows)
 
@@ -74,12 +74,12 @@ class Submissions:
 
     def get(self, keys: Iterable[str]) -> dict[str, QueuedSubmission]:
         """Return the submissions of these keys, by key."""
-        wanted = set(keys)
+        names = set(keys)
         with self._history._reading() as db:
             rows: list[Any] = list(db.execute(sa.select(_SUBMISSIONS)).mappings())
         fields = QueuedSubmission.__dataclass_fields__
         return {
             row["key"]: QueuedSubmission(**{name: row[name] for name in fields})
             for row in rows
-            if row["key"] in wanted
+            if row["key"] in names
         }

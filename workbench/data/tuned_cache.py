@@ -150,7 +150,7 @@ class Tuned:
     the file holds and that cannot be used why not."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
-    damaged: Sequence[str] = ()
+    damage_notes: Sequence[str] = ()
 
     @classmethod
     def load(cls, path: Path) -> Self:

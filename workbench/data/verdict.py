@@ -250,5 +250,5 @@ def holm_verdicts(comparisons: Sequence[Comparison]) -> list[Comparison]:
     if len(decided) < 2:
         return list(comparisons)
     looks = max(c.looks for c in decided)
-    held = iter(holm([c.verdict for c in decided if c.verdict is not None], looks))
-    return [c if c.verdict is None else replace(c, verdict=next(held)) for c in comparisons]
+    results = iter(holm([c.verdict for c in decided if c.verdict is not None], looks))
+    return [c if c.verdict is None else replace(c, verdict=next(results)) for c in comparisons]

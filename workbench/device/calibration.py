@@ -63,7 +63,7 @@ class CalibrationTime:
     median_s: float
     launches: int = 1
     each: tuple[Resources, ...] = ()  # of every launch in order, if there are several
-    held: bool = False  # at sizes that only check
+    is_check: bool = False  # at sizes that only check
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Calibration:
     as its driver names it, the date, the versions, the protocol of the times and where they are
     from."""
 
-    about: Mapping[str, str]
+    metadata: Mapping[str, str]
     times: Sequence[CalibrationTime] = ()
     digest: str = ""  # of the file's bytes
 
@@ -88,7 +88,7 @@ class Calibration:
     @property
     def title(self) -> str:
         """Name of the calibration in sentences: `calibration of h200 of 2026-11-21`."""
-        return f"calibration of {self.about['device']} of {self.about['date']}"
+        return f"calibration of {self.metadata['device']} of {self.metadata['date']}"
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def save(calibration: Calibration, path: Path) -> None:
     """Write a calibration; the file is whole or as it was. Raises FileError."""
     text = io.StringIO()
     for name in FIELDS:
-        text.write(f"# {name}: {calibration.about.get(name, '')}\n")
+        text.write(f"# {name}: {calibration.metadata.get(name, '')}\n")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(HEADS)
     table.writerows(map(_line, calibration.times))
@@ -172,7 +172,7 @@ def _line(time: CalibrationTime) -> list[object]:
         time.kernel, numbers_text(time.sizes), time.dtype, time.impl, numbers_text(time.config),
         *(getattr(created, name) for name in RESOURCES), int(created.copy_engine),
         created.matrix_unit or "", created.binary[:8], f"{time.median_s * 1e6:.3f}", time.launches,
-        each_text(time.each), int(time.held),
+        each_text(time.each), int(time.is_check),
     ]  # fmt: skip
 
 
@@ -327,7 +327,7 @@ def measured_cases(arch: str, kernel: str = "") -> list[MeasuredCase]:
 
 def times_not_held_back(times: Iterable[CalibrationTime]) -> list[CalibrationTime]:
     """Return the times at sizes that are not held back."""
-    return [time for time in times if not time.held]
+    return [time for time in times if not time.is_check]
 
 
 def sizes_in(times: Iterable[CalibrationTime]) -> list[dict[str, int]]:

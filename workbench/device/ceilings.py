@@ -220,7 +220,7 @@ class CeilingSet:
     device: str
     ceilings: tuple[Ceiling, ...] = ()
     cache_bytes: float | None = None
-    failed: tuple[tuple[str, str], ...] = ()  # name and reason of those that failed their check
+    failures: tuple[tuple[str, str], ...] = ()  # name and reason of those that failed their check
     state: State = "sustained"
 
     def select(self, state: State) -> CeilingSet:
@@ -387,7 +387,7 @@ class Held:
     ceiling: Ceiling | None = None
     share: float | None = None
     gain_s: float | None = None
-    above: str = ""  # why it is above the ceiling that is drawn; empty where it is not
+    excess_reason: str = ""  # why it is above the ceiling that is drawn; empty where it is not
 
 
 def diagnose(load: Load, ceilings: CeilingSet) -> Held:

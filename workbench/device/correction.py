@@ -148,9 +148,9 @@ class Correction:
 
         near = _matern(new.octaves, self._data.octaves)
         same = (new.impls[:, None] == self._data.impls[None]) * (1 + near) / 2
-        alike = _matern(new.created, self._data.created)
+        alike = _matern(new.writes, self._data.writes)
         equal = _matern(
-            np.hstack([new.knobs, new.created]), np.hstack([self._data.knobs, self._data.created])
+            np.hstack([new.knobs, new.writes]), np.hstack([self._data.knobs, self._data.writes])
         )
         of_config = same * (IMPL_SD**2 * alike + CONFIG_SD**2 * equal)
         result: Floats = SIZES_SD**2 * near + of_config
@@ -166,7 +166,7 @@ class _Features:
     impls: Floats
     knobs: Floats
     octaves: Floats
-    created: Floats
+    writes: Floats
 
 
 def _resources(resources: Resources, limits: Limits) -> list[float]:

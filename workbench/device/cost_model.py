@@ -58,7 +58,7 @@ class Constants:
     dram: float = 0.895  # share of the datasheet's bandwidth that streams reach
     spill_bytes_cycle: float = 18.0  # to the core's own cache
     spill_far: float = 0.33  # share of the last-level cache's bandwidth for further spills
-    flattened: float = 0.49  # share of fill and store that a persistent loop does not hide
+    exposed_share: float = 0.49  # share of fill and store that a persistent loop does not hide
     sharpness: float = 5.6  # exponent p of the norm that joins terms: how well they overlap
 
 
@@ -447,7 +447,7 @@ class _Model:
         store = blocks * self.work.store_bytes / self.cache_rate
         ends = c.latency_s + c.tile_cycles / self.clock + store
         if self.persistent:
-            ends *= c.flattened
+            ends *= c.exposed_share
             return self.work.steps * period + ends
         warps = self.resources.threads / device.limits.warp_size
         start = blocks * max(c.start_cycles, warps * c.start_warp_cycles) / self.clock

@@ -30,7 +30,7 @@ class WarpLatencies:
     memory: float
     cache: float
     atomic: float = 700.0
-    shared: float = 30.0
+    shared_memory: float = 30.0
     shuffle: float = 30.0
     special: float = 22.0
     constant: float = 30.0
@@ -40,7 +40,7 @@ class WarpLatencies:
 
     def other_kinds(self) -> dict[str, float]:
         """Return the latencies of instructions that are not loads of global memory."""
-        named = {ATOMIC: self.atomic, SHARED: self.shared, SHUFFLE: self.shuffle}
+        named = {ATOMIC: self.atomic, SHARED: self.shared_memory, SHUFFLE: self.shuffle}
         return named | {SPECIAL: self.special, CONSTANT: self.constant}
 
 
@@ -84,12 +84,12 @@ class _Warp:
     now: float = 0.0
     _barriers: list[float] = field(default_factory=lambda: [0.0] * 6)
     _groups: list[float] = field(default_factory=list)
-    _copied: float = 0.0
+    _copies: float = 0.0
 
     @property
     def end(self) -> float:
         """Return the cycle at which everything that was begun is through."""
-        return max(self.now, self._copied, *self._barriers)
+        return max(self.now, self._copies, *self._barriers)
 
     def issue(self) -> None:
         """Issue all instructions once."""
@@ -103,9 +103,9 @@ class _Warp:
                 site = next(sites)
                 if kind in LOAD + COPY:
                     latency = self._load(site)
-                    self._copied = max(self._copied, self.now + latency * (kind == COPY))
+                    self._copies = max(self._copies, self.now + latency * (kind == COPY))
             elif kind == COMMIT:
-                self._groups.append(self._copied)
+                self._groups.append(self._copies)
             elif kind == DRAIN:
                 self._drain(next(pending))
             elif kind == BARRIER:

@@ -98,7 +98,7 @@ def cores(tensor: Any) -> int:
     return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
 
 
-def padded(extent: int) -> int:
+def pad_up(extent: int) -> int:
     """Return the least power of two that is at least `extent`, as blocks of device code need it."""
     return 1 << (extent - 1).bit_length()
 
@@ -277,7 +277,7 @@ class CompiledCall:
             self._compiles_only = False
 
 
-def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+def compile_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a launcher of `call` under torch.compile, compiled at its first launch."""
     return CompiledCall(call)
 
@@ -288,7 +288,7 @@ def baseline(spec: Spec) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def add(call: Callable[..., Any]) -> Callable[..., Any]:
         spec.library("torch", call)
-        spec.library("torch.compile", compiled(call))
+        spec.library("torch.compile", compile_call(call))
         return call
 
     return add
@@ -363,7 +363,7 @@ __all__ = [
     "attention_backend",
     "baseline",
     "block_strides",
-    "compiled",
+    "compile_call",
     "cores",
     "describable",
     "describe",
@@ -371,7 +371,7 @@ __all__ = [
     "launch_pdl",
     "meta",
     "normal",
-    "padded",
+    "pad_up",
     "policies",
     "precision_of",
     "pretend",

@@ -475,8 +475,8 @@ def _rounded_to_tf32(handle: Any) -> Any:
 
 def is_bf16(value: Any) -> bool:
     """Return whether a value is a handle of the interpreter that holds bf16 as integers."""
-    held = getattr(getattr(value, "data", None), "dtype", None)
-    if held != "uint16":
+    dtype = getattr(getattr(value, "data", None), "dtype", None)
+    if dtype != "uint16":
         return False
     import triton.language as tl
 
@@ -512,9 +512,9 @@ def narrow(handle: Any, cut: bool = False) -> Any:
 def _widen(real: Callable[..., Any], rounds: bool) -> Callable[..., Any]:
     @wraps(real)
     def compute(self: Any, *operands: Any) -> Any:
-        given = any(is_bf16(each) for each in operands)
+        is_wide = any(is_bf16(each) for each in operands)
         result = real(self, *[wide(each) for each in operands])
-        return narrow(result) if given and rounds else result
+        return narrow(result) if is_wide and rounds else result
 
     return compute
 

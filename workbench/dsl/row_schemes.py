@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.dsl import cores, padded, tile_count
-from workbench.spec import AUTO, Limits, Work, among, given, stages, threads, tile
+from workbench.dsl import cores, pad_up, tile_count
+from workbench.spec import AUTO, Limits, Work, among, stages, threads, tile, value_or
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ def size_rows(config: Any, limits: Limits, *, itemsize: int, M: int, N: int) -> 
 def fill_rows(config: Any, limits: Limits, M: int, N: int, most: int) -> Any:
     """Return a config of `rows` with its rows and warps chosen as in `size_rows`, but `most` warps
     where a row fills them."""
-    short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
-    block_m = given(config.block_m, short)
-    held = block_m * padded(N)
+    short = min(16, max(1, 2048 // pad_up(N))) if M >= 4096 else 1
+    block_m = value_or(config.block_m, short)
+    held = block_m * pad_up(N)
     share = 256 if limits.cores >= M else 512  # a row for each core waits for its loads alone
     suited = max(1, min(8, held // share), min(most, held // 1024))
-    return replace(config, block_m=block_m, num_warps=given(config.num_warps, suited))
+    return replace(config, block_m=block_m, num_warps=value_or(config.num_warps, suited))
 
 
 def widest_rows(limits: Limits, N: int) -> int:
@@ -54,7 +54,7 @@ def widest_rows(limits: Limits, N: int) -> int:
 def refuse_rows(config: Any, limits: Limits, *, itemsize: int, M: int, N: int) -> str | None:
     """Return why rows do not fit a program's registers, or None."""
     threads_ = config.num_warps * limits.warp_size
-    held = config.block_m * padded(N) // threads_
+    held = config.block_m * pad_up(N) // threads_
     most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
     return limits.refuse_program(threads_, held, most)
 
@@ -84,7 +84,7 @@ def refuse_persistent(rows: int, most: int, read: int = 1) -> Callable[..., str 
 
     def refuse(config: Any, limits: Limits, *, itemsize: int, M: int, N: int) -> str | None:
         threads_ = config.num_warps * limits.warp_size
-        block = config.block_m * padded(N)
+        block = config.block_m * pad_up(N)
         # NVIDIA has 65536 registers a core, AMD more
         fit = min(most, 65_536 // threads_ - 48)
         buffers = (config.num_stages - 1) * read * block * itemsize
@@ -97,7 +97,7 @@ def persistent_launch(x: Any, config: Any) -> tuple[tuple[int], dict[str, int]]:
     """Return the grid of `persistent` over the rows of x, and its constants."""
     M, N = x.shape
     programs = min(cores(x) * config.per_core, tile_count(config, M=M))
-    constants = dict(BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages)
+    constants = dict(BLOCK_M=config.block_m, BLOCK_N=pad_up(N), STAGES=config.num_stages)
     return (programs,), constants | dict(num_warps=config.num_warps)
 
 
@@ -117,9 +117,9 @@ def size_blocks(long: int) -> Callable[..., Any]:
 
     def resolve(config: Any, limits: Limits, *, itemsize: int, M: int, N: int) -> Any:
         is_long = N > 16_384
-        block_n = given(config.block_n, long if is_long else max(512, min(4096, padded(N))))
+        block_n = value_or(config.block_n, long if is_long else max(512, min(4096, pad_up(N))))
         suited = max(1, min(32, block_n // (long // 32 if is_long else 256)))
-        return replace(config, block_n=block_n, num_warps=given(config.num_warps, suited))
+        return replace(config, block_n=block_n, num_warps=value_or(config.num_warps, suited))
 
     return resolve
 

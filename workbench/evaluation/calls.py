@@ -37,9 +37,9 @@ def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
             axis: max(1, round(extent * chance.uniform(0.6, 1.5)) + chance.randint(-3, 3))
             for axis, extent in base.items()
         }
-        sizes = spec.near(moved)
+        sizes = spec.nearest_sizes(moved)
         if len(offered) % 2 and spec.refusable(itemsize=ITEMSIZE[dtype], **sizes):
-            sizes = spec.near({axis: -(-n // STEP) * STEP for axis, n in moved.items()})
+            sizes = spec.nearest_sizes({axis: -(-n // STEP) * STEP for axis, n in moved.items()})
         if sizes in named or sizes in offered or size_fault(spec, sizes) is not None:
             continue
         if spec.bytes(sizes, dtype) <= most:
@@ -54,12 +54,12 @@ def larger_sizes(spec: Spec, dtype: str, timed: Sizes) -> list[dict[str, int]]:
     take in seconds: first those of which some programs are run, then those for all programs."""
     results: list[dict[str, int]] = []
     for most_bytes, most_flops in (SOME, ALL):
-        sizes = spec.near(dict(timed))
+        sizes = spec.nearest_sizes(dict(timed))
         while spec.bytes(sizes, dtype) > most_bytes or spec.flops(**sizes) > most_flops:
             axis = max(sizes, key=lambda name: sizes[name])
             step = min(sizes[axis] & -sizes[axis], 128)  # even tiles stay even
             half = max(step, sizes[axis] // 2 // step * step)
-            smaller = spec.near({**sizes, axis: half})
+            smaller = spec.nearest_sizes({**sizes, axis: half})
             if smaller[axis] >= sizes[axis]:
                 break
             sizes = smaller

@@ -96,7 +96,7 @@ class _DeviceFile:
     def _free_name(self, name: str, what: Any) -> str:
         """Return a name of the file for something: its own, or that with a number."""
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
-            raise NotReplayable(f"{name[:40]!r} is no name of a function or a constant")
+            raise NotReplayable(f"{name[:40]!r} is not a name of a function or a constant")
         number, result = 1, name
         while self._taken.setdefault(result, what) != what or result in RESERVED:
             number += 1
@@ -115,23 +115,23 @@ class _DeviceFile:
 
     def function(self, place: int) -> str:
         """Return the text of one function in the file."""
-        given = self._functions[place]
+        text = self._functions[place]
         try:
-            tree = ast.parse(given.text)
+            tree = ast.parse(text.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise NotReplayable(f"the text of {given.name} is not valid Python ({error})") from None
+            raise NotReplayable(f"the text of {text.name} is not valid Python ({error})") from None
         if len(tree.body) != 1 or type(tree.body[0]) is not ast.FunctionDef:
-            raise NotReplayable(f"the text of {given.name} is no function")
+            raise NotReplayable(f"the text of {text.name} is not a function")
         node = tree.body[0]
-        if node.name != given.name:
-            raise NotReplayable(f"the text of {given.name} defines {node.name}")
-        known = {name: self._meaning(name, what) for name, what in given.names.items()}
-        body = _DeviceBody(given.name, node, known)
+        if node.name != text.name:
+            raise NotReplayable(f"the text of {text.name} defines {node.name}")
+        meanings = {name: self._meaning(name, what) for name, what in text.names.items()}
+        body = _DeviceBody(text.name, node, meanings)
         node.args = body.arguments()
         node.body = [body.visit(statement) for statement in _drop_constants(node.body)]
         node.body = node.body or [ast.Pass()]
         node.name, node.returns = self.names[place], None
-        node.decorator_list = [_decorator(given)]
+        node.decorator_list = [_decorator(text)]
         ast.fix_missing_locations(node)
         return ast.unparse(node)
 
@@ -140,7 +140,7 @@ class _DeviceFile:
         value = what.value
         if what.kind == "function":
             if type(value) is not int or not 0 <= value < len(self.names):
-                raise NotReplayable(f"{name} is no function of the plan")
+                raise NotReplayable(f"{name} is not a function of the plan")
             return ast.Name(self.names[value], ast.Load())
         if what.kind == "language" and isinstance(value, str):
             return _language(value.split("."))
@@ -184,7 +184,7 @@ def _literal(value: Any) -> str:
         return f'float("{value}")'
     if type(value) in (int, float, bool, str, type(None)):
         return repr(value)
-    raise NotReplayable(f"{type(value).__name__} is no constant")
+    raise NotReplayable(f"{type(value).__name__} is not a constant")
 
 
 def dtype_text(name: Any) -> str:
@@ -193,7 +193,7 @@ def dtype_text(name: Any) -> str:
 
     value = getattr(tl, name, None) if isinstance(name, str) and name.isidentifier() else None
     if type(value) is not tl.dtype:
-        raise NotReplayable(f"{str(name)[:40]} is no dtype of Triton")
+        raise NotReplayable(f"{str(name)[:40]} is not a dtype of Triton")
     return f"{LANGUAGE}.{name}"
 
 
@@ -265,9 +265,9 @@ class _DeviceBody(ast.NodeTransformer):
         self,
         title: str,
         node: ast.FunctionDef,
-        known: Mapping[str, ast.expr | tuple[str, ...]],
+        meanings: Mapping[str, ast.expr | tuple[str, ...]],
     ) -> None:
-        self._title, self._known, self._args = title, known, node.args
+        self._title, self._known, self._args = title, meanings, node.args
         self._local = {a.arg for a in self._all_arguments()}
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
@@ -319,23 +319,23 @@ class _DeviceBody(ast.NodeTransformer):
     def arguments(self) -> ast.arguments:
         """Return the arguments, with `tl.constexpr` as the only annotation and constants as the
         only defaults."""
-        given = self._args
-        if given.vararg or given.kwarg or given.posonlyargs:
+        args = self._args
+        if args.vararg or args.kwarg or args.posonlyargs:
             raise self._refuse("has arguments by * or /")
         for each in self._all_arguments():
             is_constant = each.annotation is not None and self._is_constexpr(each.annotation)
             annotation = ast.parse("tl.constexpr", mode="eval").body if is_constant else None
             each.annotation, each.type_comment = annotation, None
-        given.defaults = [self._default(d) for d in given.defaults]
-        given.kw_defaults = [None if d is None else self._default(d) for d in given.kw_defaults]
-        return given
+        args.defaults = [self._default(d) for d in args.defaults]
+        args.kw_defaults = [None if d is None else self._default(d) for d in args.kw_defaults]
+        return args
 
     def _is_constexpr(self, annotation: ast.expr) -> bool:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             try:
                 annotation = ast.parse(annotation.value, mode="eval").body
             except (SyntaxError, ValueError):
-                raise self._refuse("has an annotation that is no name") from None
+                raise self._refuse("has an annotation that is not a name") from None
         last = getattr(annotation, "attr", getattr(annotation, "id", ""))
         if last in _UNTYPED:
             return False
@@ -350,7 +350,7 @@ class _DeviceBody(ast.NodeTransformer):
             result: ast.expr = self.visit(node)  # a constant of the file, a dtype
             if isinstance(result, (ast.Name, ast.Attribute)):
                 return result
-            raise self._refuse("has a default that is no constant") from None
+            raise self._refuse("has a default that is not a constant") from None
 
     # Nodes
 
@@ -410,10 +410,10 @@ class _DeviceBody(ast.NodeTransformer):
         if name in OF_CONSTANTS and name not in {*self._local, *self._known}:
             plain = all(isinstance(a, ast.Constant) for a in node.args)
             if not (plain and len(node.args) == 1 and not node.keywords):
-                raise self._refuse(f"calls {name} of what is no constant")
+                raise self._refuse(f"calls {name} of what is not a constant")
             return node
         node.func = self.visit(node.func)
-        if getattr(node.func, "attr", "") in _ASSERTS:  # a message is no arithmetic
+        if getattr(node.func, "attr", "") in _ASSERTS:  # a message is not arithmetic
             node.args, node.keywords = node.args[:1], []
         node.args = [self.visit(a) for a in node.args]
         for each in node.keywords:
@@ -425,7 +425,7 @@ class _DeviceBody(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         """Return a variable with its annotation, which is `tl.constexpr`."""
         if not isinstance(node.target, ast.Name) or node.value is None:
-            raise self._refuse("annotates what is no variable")
+            raise self._refuse("annotates what is not a variable")
         if not self._is_constexpr(node.annotation):
             raise self._refuse("annotates a variable with another type than tl.constexpr")
         node.annotation = ast.parse("tl.constexpr", mode="eval").body
@@ -463,7 +463,7 @@ class _DeviceBody(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         """Return a call, of which only the effect is used."""
         if not isinstance(node.value, ast.Call):
-            raise self._refuse("has a statement that is no call")
+            raise self._refuse("has a statement that is not a call")
         return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:

@@ -36,7 +36,7 @@ class CheckedCalls:
 
     results: Sequence[RuleResult]
     error: float | None = None  # largest, in tolerances
-    hidden: Sequence[Mapping[str, int]] = ()
+    hidden_sizes: Sequence[Mapping[str, int]] = ()
 
 
 class Evaluator:
@@ -73,17 +73,17 @@ class Evaluator:
     def describe(self, facts: SpecFacts) -> Submission | Refusal:
         """Return the code under test, or a Refusal where its process is lost. Raises CatalogError,
         and SubmissionError where its config cannot run at the sizes to time."""
-        every = (facts.timed, *facts.named, *facts.hidden, *facts.larger)
+        every = (facts.timed_sizes, *facts.named_sizes, *facts.hidden_sizes, *facts.larger)
         limits = self.device.limits
         task = self._recorders.submit(describe, self.wanted, limits, every, timeout_s=LIMIT_S)
         try:
             submission: Submission = task.result()
         except LOST as error:
             return Refusal("check", f"the import of the file: {error}", rule="process")
-        if len(submission.rejected) != len(every):
+        if len(submission.rejections) != len(every):
             return Refusal("check", "its description is of other sizes", rule="process")
-        if (reason := submission.rejected[0]) is not None:
-            at = f"{sizes_text(facts.timed)} in {self.wanted.dtype} on {self.device.name}"
+        if (reason := submission.rejections[0]) is not None:
+            at = f"{sizes_text(facts.timed_sizes)} in {self.wanted.dtype} on {self.device.name}"
             raise SubmissionError(
                 f"{submission.title} cannot take {at}: {reason}; name others with --sizes, "
                 "--dtype or --impl."
@@ -95,7 +95,7 @@ class Evaluator:
         job = CompileJob(
             self.wanted.kernel,
             submission.candidate,
-            facts.timed,
+            facts.timed_sizes,
             self.wanted.dtype,
             self.device,
             None,
@@ -110,20 +110,21 @@ class Evaluator:
         if not named:
             reason = "the config takes none of the sizes to check"
             return CheckedCalls(fail_rules(Refusal("check", reason)))
-        if submission.unchecked:
-            return CheckedCalls(fail_rules(Refusal("check", submission.unchecked)), hidden=hidden)
+        if submission.blocker:
+            refusal = Refusal("check", submission.blocker)
+            return CheckedCalls(fail_rules(refusal), hidden_sizes=hidden)
         calls = calls_at(named, hidden, self._seed)
         functions = self._functions(submission, (*named, *hidden))
         if isinstance(functions, Refusal):
-            return CheckedCalls(fail_rules(functions), hidden=hidden)
+            return CheckedCalls(fail_rules(functions), hidden_sizes=hidden)
         request = CheckRequest(self._spec, self.wanted.dtype, calls)
         results = self._outcome(
             self._checks.calls(request, self.wanted.kernel, submission.candidate, self._limit_s)
         )
         if isinstance(results, Refusal):
-            return CheckedCalls(fail_rules(results), hidden=hidden)
+            return CheckedCalls(fail_rules(results), hidden_sizes=hidden)
         by_call = {call: functions[tuple(call.pairs)] for call in calls}
-        right = [result.checked.error for result in results if not result.checked.wrong]
+        right = [result.check.error for result in results if not result.check.wrong]
         rules = call_results(calls, results, by_call, named)
         return CheckedCalls(rules, max(right, default=None), hidden)
 
@@ -154,8 +155,8 @@ def _accepted_sizes(
     submission: Submission, facts: SpecFacts
 ) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
     """Return the sizes to check that the config takes, and the first others that it takes."""
-    reasons = submission.rejected[1:]
-    count = len(facts.named)
-    named = [s for s, reason in zip(facts.named, reasons, strict=False) if reason is None]
-    rest = zip(facts.hidden, reasons[count : count + len(facts.hidden)], strict=True)
+    reasons = submission.rejections[1:]
+    count = len(facts.named_sizes)
+    named = [s for s, reason in zip(facts.named_sizes, reasons, strict=False) if reason is None]
+    rest = zip(facts.hidden_sizes, reasons[count : count + len(facts.hidden_sizes)], strict=True)
     return named, [s for s, reason in rest if reason is None][:HIDDEN]

@@ -33,16 +33,25 @@ _MODULES: Mapping[str, frozenset[str] | None] = {
     "triton.tools.tensor_descriptor": frozenset(("TensorDescriptor",)),
     "workbench.dsl": frozenset(
         (
-            *("tl", "triton", "TensorDescriptor", "cores", "padded", "tile_count", "widest_block"),
+            *("tl", "triton", "TensorDescriptor", "cores", "pad_up", "tile_count", "widest_block"),
             *("meta", "divisors", "strides", "describable", "block_strides", "describe"),
             *("policies", "launch_pdl", "normal", "precision_of", "upcast"),
-            *("LIGER", "FLA", "baseline", "compiled"),  # of a library's versions
+            *("LIGER", "FLA", "baseline", "compile_call"),  # of a library's versions
         )
     ),
     "workbench.spec": frozenset(
         (
             *("AUTO", "Extent", "Impl", "Limits", "Spec", "Tensor", "Tolerance", "Work"),
-            *("among", "given", "of_rms", "stages", "threads", "tile", "unaligned", "TOLERANCE"),
+            *(
+                "among",
+                "value_or",
+                "rms_bounds",
+                "stages",
+                "threads",
+                "tile",
+                "odd_rows",
+                "TOLERANCE",
+            ),
             "ITEMSIZE",
         )
     ),
@@ -93,7 +102,7 @@ _ATTRIBUTES = frozenset(
         *("arch", "warp_size", "shared_bytes", "registers_per_thread", "threads_per_block"),
         *("cores", "nvidia", "buffers", "stages_bytes", "fp32_in_parts", "refuse_held"),
         *("refuse_sums", "refuse_shared", "refuse_grid", "refuse_program", "refuse_rows"),
-        *("refuse_fp8", "refuse_pdl", "of_product", "min", "max"),
+        *("refuse_fp8", "refuse_pdl", "product", "min", "max"),
     )
 )
 _CHANGES = frozenset(("append", "extend", "insert", "update", "add", "pop", "setdefault"))
@@ -207,7 +216,7 @@ class _LauncherFile:
             for target in targets:
                 for name in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if not isinstance(name, ast.Name):
-                        raise _opaque(node, "assigns to what is no name of its own")
+                        raise _opaque(node, "assigns to what is not a name of its own")
                     self._bind(node, name.id)
                     if not isinstance(node.value, (ast.Constant, ast.Tuple, ast.Lambda, ast.Call)):
                         self.containers.add(name.id)
@@ -695,7 +704,7 @@ class _HostBody(ast.NodeVisitor):
     def _error(self, node: ast.expr | None) -> None:
         called = node.func if isinstance(node, ast.Call) else node
         if not (isinstance(called, ast.Name) and called.id in _ERRORS):
-            raise _opaque(node or ast.Pass(), "raises what is no error of Python")
+            raise _opaque(node or ast.Pass(), "raises what is not an error of Python")
         for part in ast.walk(node) if node is not None else ():
             if isinstance(part, ast.Call) and part is not node:
                 self.visit(part)

@@ -264,10 +264,10 @@ def _launch_fault(launch: LaunchStep, functions: int) -> str | None:
 
 def _argument_fault(argument: Any, functions: int, depth: int = 0) -> str | None:
     if isinstance(argument, PlannedFunction) and not 0 <= argument.function < functions:
-        return "an argument is no function of its own"
+        return "an argument is not a function of its own"
     if isinstance(argument, PlannedTuple):
         if depth > 4:
             return "an argument is nested too deep"
         faults = (_argument_fault(item, functions, depth + 1) for item in argument.items)
         return next(filter(None, faults), None)
-    return None if isinstance(argument, Argument) else "an argument is no value of a plan"
+    return None if isinstance(argument, Argument) else "an argument is not a value of a plan"

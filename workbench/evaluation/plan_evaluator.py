@@ -68,8 +68,8 @@ class PlanEvaluation:
     results: Sequence[RuleResult] = ()
     claim: str = ""
     error: float | None = None
-    hidden: Sequence[Mapping[str, int]] = ()
-    compiled: Compiled | Refusal | None = None
+    hidden_sizes: Sequence[Mapping[str, int]] = ()
+    compilation: Compiled | Refusal | None = None
     kernel: str = ""  # file that replays the plan; empty where there is none
     submission: Submission | None = None  # the config as that file has it
     plan: str = ""  # digest
@@ -79,10 +79,10 @@ class PlanEvaluation:
 class _Sizes:
     """The sizes that a config takes."""
 
-    named: list[Mapping[str, int]]
-    hidden: list[Mapping[str, int]]
+    named_sizes: list[Mapping[str, int]]
+    hidden_sizes: list[Mapping[str, int]]
     larger: list[Mapping[str, int]]
-    refused: list[Mapping[str, int]]  # that the Spec does not let it refuse
+    refused_sizes: list[Mapping[str, int]]  # that the Spec does not let it refuse
 
 
 class PlanEvaluator:
@@ -113,23 +113,24 @@ class PlanEvaluator:
         """Return what the plans of a config show. Where a GPU will time it (`timed_here`), that
         checks the results at those sizes."""
         sizes = _divide_sizes(submission, facts)
+        hidden = sizes.hidden_sizes
         results: list[RuleResult] = []
         if more := [n for n in submission.mutates if n not in facts.mutates]:
             reason = f"it declares to change {more[0]}, which the Spec does not allow (`mutates`)"
             results.append(RuleResult("inputs", "broken", reason))
-        if submission.unchecked:
-            return PlanEvaluation(results, submission.unchecked, hidden=sizes.hidden)
-        if not sizes.named:
+        if submission.blocker:
+            return PlanEvaluation(results, submission.blocker, hidden_sizes=hidden)
+        if not sizes.named_sizes:
             reason = "the config takes none of the sizes to check"
             return PlanEvaluation([*results, *fail_rules(Refusal("check", reason))])
         opaque = self._opaque()
-        calls = calls_at(sizes.named, sizes.hidden, self._seed)
+        calls = calls_at(sizes.named_sizes, hidden, self._seed)
         request = CheckRequest(self._spec, self._wanted.dtype, calls)
         inputs = self._processes.trusted.inputs_of(request)
         every, layouts = self._layouts(facts, sizes, request, inputs.result())
         plan = self._record_plan(submission, layouts)
         if isinstance(plan, Refusal):
-            return PlanEvaluation([*results, *fail_rules(plan)], opaque or "", hidden=sizes.hidden)
+            return PlanEvaluation([*results, *fail_rules(plan)], opaque or "", hidden_sizes=hidden)
         if isinstance(plan, LaunchPlan) and (broken := _broken_by(plan, every)):
             results += broken
         elif isinstance(plan, LaunchPlan):
@@ -137,14 +138,14 @@ class PlanEvaluator:
             plan = fault or plan
         if isinstance(plan, str) or any(r.state == "broken" for r in results):
             reason = plan if isinstance(plan, str) else ""
-            return PlanEvaluation(results, reason or opaque or "", hidden=sizes.hidden)
+            return PlanEvaluation(results, reason or opaque or "", hidden_sizes=hidden)
         if any(s.options.get("launch_cooperative_grid") for c in plan.calls for s in _steps(c)):
             reason = "its programs wait for each other, which no interpreter lets them"
             missing = fail_rules(Refusal("check", reason))
-            return PlanEvaluation([*results, *missing], hidden=sizes.hidden, plan=plan.digest)
+            return PlanEvaluation([*results, *missing], hidden_sizes=hidden, plan=plan.digest)
         replayed = self._write_plan(plan, submission, facts)
         if isinstance(replayed, str):
-            return PlanEvaluation(results, replayed, hidden=sizes.hidden, plan=plan.digest)
+            return PlanEvaluation(results, replayed, hidden_sizes=hidden, plan=plan.digest)
         replay = _Replayed(self, plan, every, sizes, replayed, facts, request)
         return replay.evaluate(submission, results, opaque, timed_here)
 
@@ -153,16 +154,16 @@ class PlanEvaluator:
         are trusted as those that evaluate are."""
         if not self._own:
             named = not catalog.is_path(kernel := self._wanted.kernel) and "." not in kernel
-            return None if named else f"{kernel} is no file whose text was read"
+            return None if named else f"{kernel} is not a file whose text was read"
         sources = self._processes.sources
         defined = _trusted_names(self._spec, sources)
         (_, data), *others = self._own.items()
         entry = None
         if self._task is not None:
-            data, entry = self._task.audited, self._task.entry
-        known = {(Path(path).name, text) for path, text in sources.items()}
+            data, entry = self._task.audited_text, self._task.entry
+        texts = {(Path(path).name, text) for path, text in sources.items()}
         for path, text in others:
-            if (Path(path).name, text) not in known and not _is_of_package(path):
+            if (Path(path).name, text) not in texts and not _is_of_package(path):
                 return f"it imports {Path(path).name}, which is none of the Spec's files"
         task = self._processes.builders.submit(
             opaque_reason, data, defined, entry, timeout_s=COMPILE_TIMEOUT_S
@@ -178,21 +179,21 @@ class PlanEvaluator:
     ) -> tuple[list[Mapping[str, int]], list[CallLayout]]:
         """Return the sizes of the calls to record, the timed ones first, and their inputs."""
         by_call = dict(zip(request.calls, inputs, strict=True))
-        by_pairs = {call.pairs: given for call, given in by_call.items()}
-        every = [facts.timed, *sizes.larger, *sizes.named, *sizes.hidden]
+        by_pairs = {call.pairs: inputs_at for call, inputs_at in by_call.items()}
+        every = [facts.timed_sizes, *sizes.larger, *sizes.named_sizes, *sizes.hidden_sizes]
         every = list({tuple(s.items()): s for s in every}.values())
         plain = self._processes.trusted.ask(
             plain_layouts, self._spec, self._wanted.dtype, every, timeout_s=LIMIT_S
         ).result()
         layouts = []
         for at, views in zip(every, plain, strict=True):
-            if (given := by_pairs.get(tuple(at.items()))) is not None:
+            if (inputs_at := by_pairs.get(tuple(at.items()))) is not None:
                 views = tuple(
                     PlannedView(i, x.dtype, tuple(x.shape), tuple(x.strides), 0)
-                    for i, x in enumerate(given.inputs)
+                    for i, x in enumerate(inputs_at.inputs)
                 )
             # few cores, so that each program of a persistent launcher computes several tiles
-            layouts.append(CallLayout(views, CORES_OF_A_CPU if at in sizes.named else 0))
+            layouts.append(CallLayout(views, CORES_OF_A_CPU if at in sizes.named_sizes else 0))
         return every, layouts
 
     def _record_plan(
@@ -241,12 +242,12 @@ def add_claims(
     checked = evaluator.check(submission, facts)
     more = [*checked.results, *(fail_rules(compiled) if isinstance(compiled, Refusal) else ())]
     if strict:
-        more = _mark_results(more, None, _divide_sizes(submission, facts).refused, "claim")
+        more = _mark_results(more, None, _divide_sizes(submission, facts).refused_sizes, "claim")
     results = [*planned.results, *more]
     if planned.submission is not None:
         return replace(planned, results=results)
-    error, hidden = checked.error, checked.hidden
-    return replace(planned, results=results, compiled=compiled, error=error, hidden=hidden)
+    error, hidden = checked.error, checked.hidden_sizes
+    return replace(planned, results=results, compilation=compiled, error=error, hidden_sizes=hidden)
 
 
 @dataclass
@@ -257,11 +258,11 @@ class _Replayed:
     plan: LaunchPlan
     every: Sequence[Mapping[str, int]]  # sizes of its calls
     sizes: _Sizes
-    replayed: tuple[Path, tuple[str, ...]]
+    replay_file: tuple[Path, tuple[str, ...]]
     facts: SpecFacts
     request: CheckRequest
-    computed: list[Mapping[str, int]] = field(default_factory=list)  # sizes that were right
-    skipped: str = ""  # why one near those to time was not computed
+    computed_sizes: list[Mapping[str, int]] = field(default_factory=list)  # sizes that were right
+    note: str = ""  # why one near those to time was not computed
 
     def evaluate(
         self,
@@ -271,12 +272,12 @@ class _Replayed:
         timed_here: bool,
     ) -> PlanEvaluation:
         """Return what the plan shows."""
-        evaluator, path = self.evaluator, str(self.replayed[0])
+        evaluator, path = self.evaluator, str(self.replay_file[0])
         processes = evaluator._processes
         candidate = replace(submission.candidate, code="")
         job = CompileJob(
-            path, candidate, self.facts.timed, evaluator._wanted.dtype, evaluator._device, None,
-            submission.title,
+            path, candidate, self.facts.timed_sizes, evaluator._wanted.dtype, evaluator._device,
+            None, submission.title,
         )  # fmt: skip
         compiling = processes.builders.submit(compile_task, job, timeout_s=COMPILE_TIMEOUT_S)
         calls = processes.trusted.calls(self.request, path, candidate, evaluator._limit_s)
@@ -288,14 +289,14 @@ class _Replayed:
             results += fail_rules(checked)
         else:
             functions = {call: self._functions(call) for call in self.request.calls}
-            by_calls = call_results(self.request.calls, checked, functions, self.sizes.named)
-            if not self.facts.hidden:  # the Spec names all that there are
+            by_calls = call_results(self.request.calls, checked, functions, self.sizes.named_sizes)
+            if not self.facts.hidden_sizes:  # the Spec names all that there are
                 every = [r for r in by_calls if r.rule != "sizes" or r.state != "not run"]
                 by_calls = [*every, RuleResult("sizes", "kept")] if every != by_calls else every
             results += by_calls
-            right = [r.checked.error for r in checked if not r.checked.wrong]
+            right = [r.check.error for r in checked if not r.check.wrong]
             error = max(right, default=None)
-            self.computed += [*self.sizes.named, *self.sizes.hidden]
+            self.computed_sizes += [*self.sizes.named_sizes, *self.sizes.hidden_sizes]
         compiled = outcome_of(compiling, "check")
         if _is_late(compiled):  # a machine with other work, or device code that takes long
             again = processes.builders.submit(compile_task, job, timeout_s=RETRY_S)
@@ -305,13 +306,13 @@ class _Replayed:
             results = [r for r in results if r.rule != "sizes" or r.state == "broken"]
             return PlanEvaluation(
                 [RuleResult("sizes", "not run", reason), *_mark_results(results, opaque, ())],
-                claim, error, self.sizes.hidden, plan=self.plan.digest,
+                claim, error, self.sizes.hidden_sizes, plan=self.plan.digest,
             )  # fmt: skip
         if isinstance(compiled, Refusal):
             results += fail_rules(compiled)
         if not timed_here and not any(r.state == "broken" for r in results):
             results = self._add_larger(results, candidate)
-        results = _mark_results(results, opaque, self.sizes.refused)
+        results = _mark_results(results, opaque, self.sizes.refused_sizes)
         works = None if isinstance(compiled, Compiled) and compiled.works else submission.works
         same = replace(
             submission,
@@ -320,13 +321,13 @@ class _Replayed:
             libraries=tuple(n for n in submission.libraries if n in self.facts.libraries),
         )
         return PlanEvaluation(
-            results, claim, error, self.sizes.hidden, compiled, path, same, self.plan.digest
+            results, claim, error, self.sizes.hidden_sizes, compiled, path, same, self.plan.digest
         )
 
     def _functions(self, call: CheckCall) -> tuple[str, ...]:
         """Return the names of the device functions that a call launches."""
         place = next(i for i, at in enumerate(self.every) if dict(at) == call.sizes)
-        names = self.replayed[1]
+        names = self.replay_file[1]
         return tuple(names[s.function] for s in _launches(self.plan, place))
 
     def _add_larger(self, results: list[RuleResult], candidate: Candidate) -> list[RuleResult]:
@@ -350,19 +351,19 @@ class _Replayed:
             if every and at != self.sizes.larger[-1]:
                 continue
             evaluator = self.evaluator
-            job = str(self.replayed[0]), candidate, at, evaluator._wanted.dtype
+            job = str(self.replay_file[0]), candidate, at, evaluator._wanted.dtype
             seed = evaluator._seed % (1 << 31)
             task = evaluator._processes.trusted.run(run_some, *job, seed, every, timeout_s=LARGER_S)
             try:
                 result: SampledRun | Refusal = task.result()
             except Exception as error:  # late, out of memory, or not in the interpreter
-                self.skipped = f"at {sizes_text(at)} {first_sentence(error)}"
+                self.note = f"at {sizes_text(at)} {first_sentence(error)}"
                 continue
             if isinstance(result, Refusal):
                 return RuleResult(result.rule or "sizes", "broken", result.reason)
             if result.is_whole:
-                self.computed.append(at)
-                return f"{result.programs} of {result.of} programs at {sizes_text(at)} are right"
+                self.computed_sizes.append(at)
+                return f"{result.programs} of {result.total} programs at {sizes_text(at)} are right"
         return ""
 
     def _may_be_sampled(self, place: int) -> bool:
@@ -377,19 +378,19 @@ class _Replayed:
 
     def _untested_reason(self) -> str:
         """Return what launches at the sizes to time do that no computed call did, or nothing."""
-        if not any(at in self.computed for at in self.sizes.larger):
-            return f"no size near those to time was computed ({self.skipped or 'none is taken'})"
+        if not any(at in self.computed_sizes for at in self.sizes.larger):
+            return f"no size near those to time was computed ({self.note or 'none is taken'})"
         known = {
             kind
             for i, at in enumerate(self.every)
-            if at in self.computed
+            if at in self.computed_sizes
             for kind in _kinds(self.plan, i)
         }
-        place = next(i for i, at in enumerate(self.every) if at == self.facts.timed)
+        place = next(i for i, at in enumerate(self.every) if at == self.facts.timed_sizes)
         new = [kind for kind in _kinds(self.plan, place) if kind not in known]
         if not new:
             return ""
-        name = self.replayed[1][new[0][0]]
+        name = self.replay_file[1][new[0][0]]
         flags = ", ".join(f"{n}={v}" for n, v in new[0][1])
         what = f"{name} with {flags}" if flags else name
         return f"the sizes to time launch {what}, which no computed size does"
@@ -456,17 +457,17 @@ def _mark_results(
 
 
 def _divide_sizes(submission: Submission, facts: SpecFacts) -> _Sizes:
-    reasons = submission.rejected[1:]
-    every = [*facts.named, *facts.hidden, *facts.larger]
+    reasons = submission.rejections[1:]
+    every = [*facts.named_sizes, *facts.hidden_sizes, *facts.larger]
     taken = [reason is None for reason in reasons]
     pairs = list(zip(every, taken, strict=True))
-    first, second = len(facts.named), len(facts.named) + len(facts.hidden)
-    held = [s for s, ok in pairs[:second] if not ok and s not in facts.refusable]
+    first, second = len(facts.named_sizes), len(facts.named_sizes) + len(facts.hidden_sizes)
+    refused = [s for s, ok in pairs[:second] if not ok and s not in facts.refusable]
     return _Sizes(
         [s for s, ok in pairs[:first] if ok],
         [s for s, ok in pairs[first:second] if ok][:HIDDEN],
         [s for s, ok in pairs[second:] if ok],
-        held,
+        refused,
     )
 
 

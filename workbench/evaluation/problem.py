@@ -22,9 +22,9 @@ class SpecFacts:
     """What an evaluation needs to know of a Spec. Bytes and FLOPs are those of `timed`."""
 
     name: str
-    named: tuple[Mapping[str, int], ...]  # sizes to check
-    hidden: tuple[Mapping[str, int], ...]  # sizes that the file does not name
-    timed: Mapping[str, int]
+    named_sizes: tuple[Mapping[str, int], ...]  # sizes to check
+    hidden_sizes: tuple[Mapping[str, int], ...]  # sizes that the file does not name
+    timed_sizes: Mapping[str, int]
     bytes: int
     flops: int
     mutates: tuple[str, ...] = ()  # inputs that a launch may change
@@ -54,7 +54,7 @@ class KnownCosts(Spec):
             reference=_no_reference,
             flops=lambda **sizes: facts.flops,
             check=(),
-            bench=(facts.timed,),
+            bench=(facts.timed_sizes,),
             known_bytes=facts.bytes,
         )
 

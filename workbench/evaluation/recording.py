@@ -94,12 +94,12 @@ class _CallMemory:
 
     bases: dict[int, int] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)  # bytes before an input in its storage
-    held: list[Any] = field(default_factory=list)  # so that no storage gets the place of another
-    allocated: list[PlannedMemory] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)  # so that no storage gets the place of another
+    allocations: list[PlannedMemory] = field(default_factory=list)
 
     def add(self, x: Any) -> None:
         self.bases[_place(x)] = len(self.bases)
-        self.held.append(x)
+        self.tensors.append(x)
 
     def view(self, x: Any) -> PlannedView:
         if type(x) is not torch.Tensor or x.layout is not torch.strided:
@@ -144,7 +144,7 @@ class _PlanRecorder:
             raise NotReplayable(f"the launch returns a {type(odd[0]).__name__}")
         views = tuple(self._memory.view(x) for x in outputs)
         allocated, computing = (
-            tuple(self._memory.allocated),
+            tuple(self._memory.allocations),
             tuple(dict.fromkeys(operators.computing)),
         )
         return PlannedCall(tuple(layout), allocated, tuple(self._steps), views, computing)
@@ -292,11 +292,11 @@ class _RecordedOperators(TorchDispatchMode):  # type: ignore[misc]  # untyped, a
             raise NotReplayable(f"it allocates on {x.device}, where the inputs are elsewhere")
         count = x.untyped_storage().nbytes() // x.element_size()
         if value is not None and type(value) not in (int, float, bool):
-            raise NotReplayable("it fills memory with what is no number")
+            raise NotReplayable("it fills memory with what is not a number")
         self._memory.add(x)
-        self._memory.allocated.append(PlannedMemory(_dtype(x), count, value))
+        self._memory.allocations.append(PlannedMemory(_dtype(x), count, value))
 
     def _fill(self, x: Any, value: Any) -> None:
         if type(value) not in (int, float, bool):
-            raise NotReplayable("it fills memory with what is no number")
+            raise NotReplayable("it fills memory with what is not a number")
         self._steps.append(FillStep(self._memory.view(x), value))

@@ -31,17 +31,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Submission:
-    """The code under test as its own process describes it. No verdict relies on it alone."""
+    """The code under test as its own process describes it. No verdict relies only on it."""
 
     kernel: str  # name of the Spec
     impl: str
     config: Mapping[str, int]
     code: str  # hash
-    rejected: tuple[str | None, ...]  # for each of the sizes, why the config cannot run there
+    rejections: tuple[str | None, ...]  # for each of the sizes, why the config cannot run there
     works: tuple[Work, ...] | None  # of a call at the first of the sizes
     libraries: tuple[str, ...]  # names of the baselines that take the first of the sizes
     mutates: tuple[str, ...] = ()  # inputs that it declares to change
-    unchecked: str = ""  # why its results cannot be checked without a GPU
+    blocker: str = ""  # why its results cannot be checked without a GPU
 
     @property
     def title(self) -> str:
@@ -81,7 +81,7 @@ def describe(wanted: Wanted, limits: Limits, sizes: Sequence[Sizes]) -> Submissi
         None if rejected[0] else impl.work_of(config, limits, wanted.dtype, sizes[0]),
         tuple(libraries),
         impl.mutates,
-        impl.unchecked,
+        impl.unchecked_reason,
     )
 
 

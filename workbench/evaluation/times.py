@@ -87,13 +87,13 @@ def measured_times(
 ) -> tuple[list[RuleResult], EvaluatedTimes | None]:
     """Return the results of the rules that a GPU decides, and the times, or None where one of them
     is broken. The config and the library's versions take turns in one final benchmark."""
-    problem = Problem(kernel, KnownCosts.make(facts), facts.timed, dtype)
+    problem = Problem(kernel, KnownCosts.make(facts), facts.timed_sizes, dtype)
     try:
         gpu.begin(problem)
     except RuntimeError as error:
         return fail_rules(Refusal("measure", str(error), own=False)), None
     first = gpu.time(submission.candidate, compiled, None).result()
-    if isinstance(first, Refusal) and first.cause is not None:  # lost once is no verdict
+    if isinstance(first, Refusal) and first.cause is not None:  # lost once is not a verdict
         first = gpu.time(submission.candidate, compiled, None, PATIENCE).result()
     if isinstance(first, Refusal):
         return fail_rules(first), None

@@ -115,10 +115,10 @@ def call_results(
     hidden_right, named_wrong = 0, False
     for call, result in pairs:
         known = call.sizes in [dict(sizes) for sizes in named]
-        if result.checked.wrong:
+        if result.check.wrong:
             named_wrong |= known
-            rule = result.checked.rule or "values"
-            broken.setdefault(rule if known else "sizes", _call_text(call, result.checked.wrong))
+            rule = result.check.rule or "values"
+            broken.setdefault(rule if known else "sizes", _call_text(call, result.check.wrong))
         elif not known:
             hidden_right += 1
         if result.operators:
@@ -160,7 +160,7 @@ def _unequal(pairs: Sequence[tuple[CheckCall, CallResult]]) -> str | None:
     bits: dict[CheckCall, set[str]] = defaultdict(set)
     counts: dict[CheckCall, int] = defaultdict(int)
     for call, result in pairs:
-        bits[call].add("wrong" if result.checked.wrong else result.checked.bits)
+        bits[call].add("wrong" if result.check.wrong else result.check.bits)
         counts[call] += 1
     for call, different in bits.items():
         if len(different) > 1:

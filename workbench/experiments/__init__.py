@@ -107,7 +107,7 @@ class VariantResult:
 
     variant: Variant
     outcome: Outcome
-    compiled: Compiled | None = None  # with the facts of its machine code; None for a library
+    compilation: Compiled | None = None  # with the facts of its machine code; None for a library
     kernels: int | None = None  # launched by one call
     peak_bytes: int | None = None  # of the GPU's memory, beyond inputs, during one call
 
@@ -184,7 +184,7 @@ class Experiment:
     runs: bool = True  # False: arithmetic alone, for devices without a compiler too
     # True: it takes an Apple GPU: a Mac's is measured, and of one that is not present the
     # intervals of `apple-2` are compared
-    emulated: bool = False
+    is_emulated: bool = False
 
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}

@@ -170,7 +170,7 @@ def other_kernels(gpu: VariantResult) -> str:
     count = launches(gpu)
     if count is not None and count != KERNELS:
         return f"a call launched {count} kernels and not {KERNELS}, so something else was timed."
-    compiled = gpu.compiled
+    compiled = gpu.compilation
     if compiled is not None and compiled.launches == KERNELS and compiled.kernel != PARTIALS:
         return f"the largest launch is {compiled.kernel} and not {PARTIALS}."
     return ""

@@ -184,7 +184,7 @@ _SINGLE = ("sm_80", "sm_86", "sm_89", "sm_90")
 def complete(result: VariantResult) -> bool | None:
     """Return whether the machine code has the multiply-adds that the sizes require: those outside
     its loop once, those inside a whole number of times. None if the code does not show it."""
-    record, created = result.outcome, result.compiled
+    record, created = result.outcome, result.compilation
     if not isinstance(record, Record) or created is None or record.case.dtype != "fp32":
         return None
     code = created.code[0] if len(created.code) == 1 else None
@@ -194,7 +194,7 @@ def complete(result: VariantResult) -> bool | None:
         return None
     assert resources is not None  # there is machine code
     context = result.variant.sizes["F"] * block // resources.threads
-    inside = code.in_loops.vector
+    inside = code.loop_counts.vector
     rest = context - (code.whole.vector - inside)
     return rest == 0 if not inside else rest > 0 and rest % inside == 0
 
@@ -304,5 +304,5 @@ EXPERIMENT = Experiment(
     variants,
     analyse,
     dtype="fp32",
-    emulated=True,
+    is_emulated=True,
 )

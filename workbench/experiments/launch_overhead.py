@@ -67,7 +67,7 @@ class Way(NamedTuple):
     text: str  # in a sentence
     total: str
     gpu: str
-    without: str = ""  # the same kernels without copies
+    baseline: str = ""  # the same kernels without copies
     better: Mapping[str, str] = {}  # what to do, and the variant that did it
 
 
@@ -97,11 +97,11 @@ def analyse_way(way: Way, context: Context, results: Mapping[str, VariantResult]
     """Return the analysis of one way; there is no verdict if a variant has no time."""
     total, gpu = span_of(results[way.total]), span_of(results.get(way.gpu))
     kernels = launches(results[way.total]) or launches(results.get(way.gpu))
-    without = span_of(results.get(way.without)) if way.without else None
+    without = span_of(results.get(way.baseline)) if way.baseline else None
     at = f" ({sizes_text(results[way.total].variant.sizes, ' ')})"
-    used = {n: results[n] for n in (way.total, way.gpu, way.without, EMPTY) if n in results}
+    used = {n: results[n] for n in (way.total, way.gpu, way.baseline, EMPTY) if n in results}
     waiting = waits(results.get(way.gpu))
-    if total is None or gpu is None or not kernels or waiting or (way.without and without is None):
+    if total is None or gpu is None or not kernels or waiting or (way.baseline and without is None):
         reason = (
             waiting or "Some of the times that it needs were not measured, so there is no verdict."
         )

@@ -226,5 +226,5 @@ EXPERIMENT = Experiment(
     analyse,
     kernels=("lora_delta", "lora"),
     dtype="fp32",
-    emulated=True,
+    is_emulated=True,
 )

@@ -314,7 +314,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     rows = _rows(results)
     if missing:
         return [_refusal(missing, rows)]
-    codes = {name: results[name].compiled for name in ("whole", *PARTS)}
+    codes = {name: results[name].compilation for name in ("whole", *PARTS)}
     read = {name: each.code if each is not None else () for name, each in codes.items()}
     wrong = dishonest(read["whole"], read["traffic"], read["arithmetic"])
     if not wrong:
@@ -394,7 +394,7 @@ def _expected_metal(context: Context, whole: VariantResult, caveats: Sequence[st
 def times_of(results: Mapping[str, VariantResult]) -> Times:
     """Return the seconds of the variants; without the grid if the whole has other programs."""
     spans = {name: span for name, each in results.items() if (span := span_of(each)) is not None}
-    compiled, grid = results["whole"].compiled, results.get("grid")
+    compiled, grid = results["whole"].compilation, results.get("grid")
     known = compiled.resources if compiled is not None else None
     programs = known.programs if known is not None else None
     if grid is not None and programs != grid.variant.sizes["P"]:
@@ -482,7 +482,7 @@ def _rows(results: Mapping[str, VariantResult]) -> list[Evidence]:
 def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
     whole, traffic, arithmetic = (sum_codes(codes[name]) for name in ("whole", *PARTS))
     place, theirs, its = loads_of(whole, traffic)
-    inside, loads = arithmetic.in_loops, f"the kernel's: {loads_text(theirs)}"
+    inside, loads = arithmetic.loop_counts, f"the kernel's: {loads_text(theirs)}"
     rows = [
         ("matrix instructions of the traffic variant", traffic.whole.matrix, "none"),
         (f"global loads of the traffic variant {place}", sum(its.values()), loads),
@@ -490,7 +490,7 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
     ]
     if whole.whole.matrix:
         name = "matrix instructions of the arithmetic variant inside its loop"
-        rows.append((name, inside.matrix, f"at least the kernel's {whole.in_loops.matrix}"))
+        rows.append((name, inside.matrix, f"at least the kernel's {whole.loop_counts.matrix}"))
     return [
         Evidence(name, float(count), "1", "computed", group="machine code", target=text, met=True)
         for name, count, text in rows
@@ -556,7 +556,7 @@ def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
 
 def _resources(results: Mapping[str, VariantResult]) -> dict[str, Resources]:
     """Return the resources of the whole and its parts, if they were compiled."""
-    every = {name: results[name].compiled for name in ("whole", *PARTS)}
+    every = {name: results[name].compilation for name in ("whole", *PARTS)}
     return {name: each.resources for name, each in every.items() if each and each.resources}
 
 
@@ -595,5 +595,5 @@ EXPERIMENT = Experiment(
     variants=variants,
     analyse=analyse,
     kernels=("matmul", "softmax", "q4_k_matmul"),
-    emulated=True,
+    is_emulated=True,
 )

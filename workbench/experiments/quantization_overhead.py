@@ -243,5 +243,5 @@ EXPERIMENT = Experiment(
     analyse,
     kernels=("q4_k_matmul",),
     dtype="fp16",
-    emulated=True,
+    is_emulated=True,
 )

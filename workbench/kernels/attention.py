@@ -56,10 +56,10 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    given,
     stages,
     threads,
     tile,
+    value_or,
 )
 
 LOG2E = 1.4426950408889634
@@ -100,7 +100,7 @@ attention = Spec(
         {"B": 16, "S": 1024, "Hkv": 16, "G": 1, "D": 72, "T": 1024},
         {"B": 2, "S": 8192, "Hkv": 8, "G": 4, "D": 128, "T": 8192},
     ],
-    extents={"D": Extent(among=(64, 72, 80, 96, 128, 192, 256))},
+    extents={"D": Extent(choices=(64, 72, 80, 96, 128, 192, 256))},
     refusable=lambda itemsize, D, **at: D > 128 or (itemsize > 2 and D > 64),
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so their sum is off in proportion to its rms, whatever the element itself is: at
@@ -108,9 +108,9 @@ attention = Spec(
     # All errors together are those of two roundings, of the weights and of the output: 0.0003 and
     # 0.0024 of the rms; twice that and more is allowed.
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=1.5e-2, rms=5e-3),
+        "fp32": Tolerance(relative=1e-5, rms_share=2e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=2e-3, rms=1e-3),
+        "bf16": Tolerance(relative=8e-3, rms_share=1.5e-2, rms=5e-3),
     },
 )
 
@@ -597,8 +597,8 @@ def size_pointed(config, limits, *, itemsize, D, **axes):
     columns, and in fp32 half as many queries. In fp32 on sm_90 32 of those keys spill 3.3 KB a
     thread, 16 nothing; in bf16 on gfx942 64 spill 228 bytes, 32 nothing."""
     keys = 32 if itemsize > 2 else 128 if limits.nvidia else 64
-    block_m = given(config.block_m, 64 if itemsize > 2 and D > 128 else 128)
-    block_n = given(config.block_n, keys // 2 if D > 128 else keys)
+    block_m = value_or(config.block_m, 64 if itemsize > 2 and D > 128 else 128)
+    block_n = value_or(config.block_n, keys // 2 if D > 128 else keys)
     return replace(config, block_m=block_m, block_n=block_n)
 
 
@@ -608,7 +608,7 @@ def size_keys(config, limits, *, itemsize, D, **axes):
     At 128 columns one program fills a core's shared memory with long blocks; at 64 two programs
     share it, and one multiplies while the other waits."""
     keys = {64: 64, 128: 128, 256: 32}[1 << (D - 1).bit_length()]
-    return replace(config, block_n=given(config.block_n, keys))
+    return replace(config, block_n=value_or(config.block_n, keys))
 
 
 def holds(config, width):
@@ -625,7 +625,7 @@ def refuse_tiles(config, limits, *, itemsize, D, **sizes):
     blocks = 2 * (config.num_stages if nvidia else config.num_stages - 1) or 1
     queries = config.block_m if nvidia else 0
     shared = (queries + max(1, blocks) * config.block_n) * width * itemsize
-    return crowded(held, shared, limits)
+    return refuse_crowded(held, shared, limits)
 
 
 def refuse_overlapped(config, limits, *, itemsize, D, **sizes):
@@ -639,7 +639,7 @@ def refuse_overlapped(config, limits, *, itemsize, D, **sizes):
         return "a warp group multiplies 64 rows; fewer do not overlap other instructions"
     held = BM * (width + BN + hold * width // 2) // (config.num_warps * limits.warp_size)
     blocks = (not hold) * BM * width + 2 * config.num_stages * BN * width
-    return crowded(held, (blocks + BM * BN) * itemsize, limits)
+    return refuse_crowded(held, (blocks + BM * BN) * itemsize, limits)
 
 
 def refuse_ping_pong(config, limits, *, itemsize, D, **sizes):
@@ -667,7 +667,7 @@ def query_slots(config, D):
     return 2 if blocks * sum(parts(D)) * 2 + 1024 <= 227 * 1024 else 1
 
 
-def crowded(held, shared, limits):
+def refuse_crowded(held, shared, limits):
     reason = limits.refuse_held(held, 192, "numbers in registers")
     return reason or limits.refuse_shared(shared, "blocks")
 
@@ -766,7 +766,7 @@ def launch_overlapped(q, k, v, config, lse, causal=False):
     width = triton.next_power_of_2(D)
     BM, BN, hold = config.block_m, config.block_n, holds(config, width)
     blocks = (("q", q, BM), ("k", k, BN), ("v", v, BN), ("o", o, BM))
-    of_q, *maps = [described(name, x, rows, width) for name, x, rows in blocks]
+    of_q, *maps = [head_descriptor(name, x, rows, width) for name, x, rows in blocks]
     # with the mask keys beyond the last count as those that the diagonal hides
     constants = dict(D=D, WIDTH=width, EVEN_N=causal or T % BN == 0, HOLD=hold, UPCAST=upcast(q))
     sizes, masked = sizes_of(q, k, config, causal)
@@ -776,14 +776,14 @@ def launch_overlapped(q, k, v, config, lse, causal=False):
     return (o, logs) if lse else o
 
 
-def described(name, x, rows, columns):
+def head_descriptor(name, x, rows, columns):
     """A descriptor of blocks of one head."""
     return TensorDescriptor(x, list(x.shape), block_strides(name, x), [1, rows, 1, columns])
 
 
 def size_blocks(config, limits, *, D, **axes):
     """Return the config with its block of keys chosen by the width of a head, by shared memory."""
-    return replace(config, block_n=given(config.block_n, 64 if D > 128 else 128))
+    return replace(config, block_n=value_or(config.block_n, 64 if D > 128 else 128))
 
 
 @attention.impl(
@@ -791,7 +791,7 @@ def size_blocks(config, limits, *, D, **axes):
     resolve=size_blocks,
     refuse=refuse_ping_pong,
     work=ping_pong_work,
-    unchecked=UNCHECKED,
+    unchecked_reason=UNCHECKED,
 )
 def ping_pong(q, k, v, *, config, lse=False):
     """Two warp groups take turns: one multiplies while the other takes exponentials. Persistent

@@ -34,9 +34,9 @@ compute_only = Spec(
     bench=[{"N": 1 << 24}, {"N": 1 << 26}],
     tolerance={
         # a thousand roundings of 2^-24, of which the factor forgets the older ones
-        "fp32": Tolerance(relative=4e-5, of_rms=4e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=4e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=4e-5),
+        "fp32": Tolerance(relative=4e-5, rms_share=4e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=4e-5),
+        "bf16": Tolerance(relative=8e-3, rms_share=4e-5),
     },
     longest=1 << 40,
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.dsl import FLA, baseline, meta, strides, tl, triton
-from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, threads, tile, value_or
 
 
 def reference(logits, target):
@@ -47,7 +47,7 @@ cross_entropy = Spec(
     # Outputs are fp32. x * log2(e) is rounded before the exponential, but far from the maximum it
     # weighs nothing: what is left is the rounding of sums and of lse - x, where both may be large
     # beside their difference.
-    tolerance={d: Tolerance(relative=1e-5, of_rms=1e-5) for d in ("fp32", "fp16", "bf16")},
+    tolerance={d: Tolerance(relative=1e-5, rms_share=1e-5) for d in ("fp32", "fp16", "bf16")},
 )
 
 
@@ -143,9 +143,9 @@ def size_looped(config, limits, *, itemsize, M, V):
     rows of 3072 take 1.55 times as long with 4096 and 4 warps as with 1024 and 2.
     """
     short = V <= 4096
-    block_v = given(config.block_v, 1024 if short else 4096)
+    block_v = value_or(config.block_v, 1024 if short else 4096)
     suited = 2 if short and 8 * limits.cores < M else 4
-    return replace(config, block_v=block_v, num_warps=given(config.num_warps, suited))
+    return replace(config, block_v=block_v, num_warps=value_or(config.num_warps, suited))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.dsl import baseline, meta, tl, triton
-from workbench.spec import AUTO, Spec, Tensor, Work, given, of_rms, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Work, rms_bounds, threads, tile, value_or
 
 
 def reference(x):
@@ -30,7 +30,7 @@ cumsum = Spec(
     nonfinite=("x",),
     check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 37, "N": 781}, {"M": 2, "N": 9001}],
     bench=[{"M": 4096, "N": 8192}, {"M": 8, "N": 1 << 22}],
-    tolerance=of_rms(fp32=2e-5, fp16=2e-5, bf16=2e-5),
+    tolerance=rms_bounds(fp32=2e-5, fp16=2e-5, bf16=2e-5),
 )
 
 
@@ -80,9 +80,9 @@ def size_looped(config, limits, *, itemsize, M, N):
     with 4 warps and 5.0 with 8.
     """
     whole = max(256, triton.next_power_of_2(N))
-    block_n = given(config.block_n, whole if whole <= 4096 else 2048)
+    block_n = value_or(config.block_n, whole if whole <= 4096 else 2048)
     suited = max(2, min(4, block_n // 128)) if N <= block_n <= 2048 else 8
-    return replace(config, block_n=block_n, num_warps=given(config.num_warps, suited))
+    return replace(config, block_n=block_n, num_warps=value_or(config.num_warps, suited))
 
 
 def refuse_blocks(config, limits, *, itemsize, M, N):
@@ -123,10 +123,10 @@ def size_slices(config, limits, *, itemsize, M, N):
     """Return the config with what is AUTO chosen by the length of the rows: on an H100 6 rows of
     189,312 take 8.5 us in slices of 4096 and 7.1 in slices of 1024, 312 of 19,361 59 % longer.
     Each lane gets 16 bytes: on an AMD GPU of 64 lanes 4 warps would load 8 bytes of bf16 each."""
-    block_n = given(config.block_n, 1024 if N <= 1 << 18 else 4096)
+    block_n = value_or(config.block_n, 1024 if N <= 1 << 18 else 4096)
     whole = block_n * itemsize // (16 * limits.warp_size)
     suited = max(2, min(8 if block_n >= 4096 else 4, whole))
-    return replace(config, block_n=block_n, num_warps=given(config.num_warps, suited))
+    return replace(config, block_n=block_n, num_warps=value_or(config.num_warps, suited))
 
 
 def slices_work(config, limits, *, itemsize, M, N):

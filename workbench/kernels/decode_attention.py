@@ -21,7 +21,7 @@ from workbench.dsl import (
     cores,
     launch_pdl,
     meta,
-    padded,
+    pad_up,
     strides,
     tl,
     triton,
@@ -35,10 +35,10 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    given,
     stages,
     threads,
     tile,
+    value_or,
 )
 
 LOG2E = 1.4426950408889634
@@ -56,14 +56,14 @@ def reference(q, k, v, lens):
     return o
 
 
-def ragged(B):
+def is_ragged(B):
     """Whether a batch of this size gets lengths of its own: small ones do, as checks have them.
     One sequence and large batches, as are timed, fill their caches."""
     return 1 < B < 8
 
 
 def lengths(shape, dtype, device, generator):
-    if not ragged(shape[0]):
+    if not is_ragged(shape[0]):
         return torch.full(shape, 2**31 - 1, dtype=dtype, device=device)
     return torch.randint(0, 150, shape, generator=generator, dtype=dtype, device=device)
 
@@ -91,16 +91,16 @@ decode_attention = Spec(
         {"B": 1, "Hkv": 8, "G": 4, "D": 128, "T": 131_072},
         {"B": 64, "Hkv": 8, "G": 8, "D": 64, "T": 4096},
     ],
-    extents={"D": Extent(among=(64, 72, 80, 96, 128, 256))},
+    extents={"D": Extent(choices=(64, 72, 80, 96, 128, 256))},
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so their sum is off in proportion to its rms, whatever the element itself is: at
     # T = 8192 by 0.0009 and 0.0065 of it at most in 262 144 elements on a CPU.
     # All errors together are those of two roundings, of the weights and of the output: 0.0003 and
     # 0.0024 of the rms; twice that and more is allowed.
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=1.5e-2, rms=5e-3),
+        "fp32": Tolerance(relative=1e-5, rms_share=2e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=2e-3, rms=1e-3),
+        "bf16": Tolerance(relative=8e-3, rms_share=1.5e-2, rms=5e-3),
     },
     refusable=lambda itemsize, D, **at: D > 128,
 )
@@ -282,10 +282,10 @@ def size_splits(config, limits, *, itemsize, B, Hkv, G, D, T):
             block_n, num_stages, per_core = (32 if D == 256 else 64), 4, 1
     return replace(
         config,
-        block_n=given(config.block_n, block_n),
-        num_warps=given(config.num_warps, num_warps),
-        num_stages=given(config.num_stages, num_stages),
-        programs_per_core=given(config.programs_per_core, per_core),
+        block_n=value_or(config.block_n, block_n),
+        num_warps=value_or(config.num_warps, num_warps),
+        num_stages=value_or(config.num_stages, num_stages),
+        programs_per_core=value_or(config.programs_per_core, per_core),
     )
 
 
@@ -313,7 +313,7 @@ def splits_work(config, limits, *, itemsize, B, Hkv, G, D, T):
         store_bytes=G * D * (4 if parts > 1 else itemsize),
         passed_bytes=passed,
     )
-    at_once = min(32, padded(parts))
+    at_once = min(32, pad_up(parts))
     merge = Work(
         tiles=B * Hkv * G,
         steps=-(-parts // at_once),
@@ -362,8 +362,8 @@ def splits(q, k, v, lens, *, config):
         q, k, v, lens, part, lse, T, Hkv, G, parts, scale, *strides(q, k, v, lens), **constants
     )
     if merged:
-        at_once = min(32, padded(parts))
-        constants = dict(D=D, BLOCK_D=padded(D), BLOCK_S=at_once, ALL=padded(parts), PDL=pdl)
+        at_once = min(32, pad_up(parts))
+        constants = dict(D=D, BLOCK_D=pad_up(D), BLOCK_S=at_once, ALL=pad_up(parts), PDL=pdl)
         constants |= dict(num_warps=max(2, at_once // 8), **launch_pdl(pdl))
         _merge[(B * H,)](part, lse, o, parts, **constants)
     return o
@@ -381,7 +381,7 @@ def scaled_dot_product(q, k, v, mask=None):
 def refuse_sdpa(config, limits, *, itemsize, B, **at):
     if itemsize != 2:
         return "the library has it for 16 bits only"
-    return "without lengths it needs full caches" if ragged(B) else None
+    return "without lengths it needs full caches" if is_ragged(B) else None
 
 
 def library(q, k, v, lens):
@@ -392,7 +392,7 @@ def library(q, k, v, lens):
     return o.masked_fill((lens <= 0)[:, None, None], 0.0)
 
 
-def without_lengths(backend):
+def uniform_call(backend):
     def call(q, k, v, lens):
         with attention_backend(backend):
             return scaled_dot_product(q, k, v)
@@ -402,4 +402,4 @@ def without_lengths(backend):
 
 decode_attention.library("torch", library)
 for _name in ("flash", "cudnn"):
-    decode_attention.library(_name, without_lengths(_name), refuse=refuse_sdpa)
+    decode_attention.library(_name, uniform_call(_name), refuse=refuse_sdpa)

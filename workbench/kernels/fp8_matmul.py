@@ -46,11 +46,11 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    given,
+    odd_rows,
     stages,
     threads,
     tile,
-    unaligned,
+    value_or,
 )
 
 
@@ -94,9 +94,9 @@ fp8_matmul = Spec(
     # addition: twice both is allowed, 0.6 % at K = 272 and 3.5 % at 8192.
     tolerance=dict.fromkeys(
         ("fp8", "bf16"),  # bf16 of the output
-        Tolerance(relative=3e-2, of_rms=3e-2, rms=lambda K, **_: 4e-3 + K / 32 * 2.0**-13),
+        Tolerance(relative=3e-2, rms_share=3e-2, rms=lambda K, **_: 4e-3 + K / 32 * 2.0**-13),
     ),
-    refusable=unaligned("K", "N"),
+    refusable=odd_rows("K", "N"),
 )
 
 
@@ -377,7 +377,7 @@ def size_warp_groups(config, limits, **at):
     """Return the config with tiles by their rounds, of those that leave room for a second sum with
     `promote`."""
     if config.promote:
-        square = given(config.block_m, 128), given(config.block_n, 128)
+        square = value_or(config.block_m, 128), value_or(config.block_n, 128)
         config = replace(config, block_m=square[0], block_n=square[1])
     return matmul.size_warp_groups(config, limits, **at, paces=PACES)
 
@@ -396,7 +396,7 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
 
 
 def work(config, limits, *, itemsize, M, N, K, band=8):
-    whole = Work.of_product(config, 1, M=M, N=N, K=K, band=band)
+    whole = Work.product(config, 1, M=M, N=N, K=K, band=band)
     return replace(whole, store_bytes=2 * config.block_m * config.block_n)
 
 
@@ -449,7 +449,7 @@ def persistent(a, b, scale_a, scale_b, *, config):
     resolve=size_warp_groups,
     refuse=refuse_warp_groups,
     work=warp_groups_work,
-    unchecked=UNCHECKED,
+    unchecked_reason=UNCHECKED,
 )
 def warp_groups(a, b, scale_a, scale_b, *, config):
     """The pipeline of `matmul.warp_groups`: a warp loads, two groups of warps multiply, and scales
@@ -478,11 +478,11 @@ def library(a, b, scale_a, scale_b):
     )
 
 
-def widened(a, b, scale_a, scale_b):
+def call_in_bf16(a, b, scale_a, scale_b):
     """cuBLAS in bf16, both matrices widened in every call: where 8-bit products are missing."""
     c = torch.mm(a.to(torch.bfloat16), b.to(torch.bfloat16).T)
     return (c * scale_a[:, None] * scale_b).to(torch.bfloat16)
 
 
 fp8_matmul.library("torch._scaled_mm", library)
-fp8_matmul.library("torch.bf16", widened)
+fp8_matmul.library("torch.bf16", call_in_bf16)

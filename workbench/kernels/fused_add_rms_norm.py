@@ -17,7 +17,7 @@ from workbench.dsl import (
     baseline,
     meta,
     normal,
-    padded,
+    pad_up,
     policies,
     row_schemes,
     strides,
@@ -25,7 +25,7 @@ from workbench.dsl import (
     triton,
 )
 from workbench.kernels import rms_norm
-from workbench.spec import AUTO, Spec, Tensor, among, given, stages
+from workbench.spec import AUTO, Spec, Tensor, among, stages, value_or
 
 EPS = 1e-6
 
@@ -101,7 +101,7 @@ def size_rows(config, limits, *, itemsize, M, N):
     """
     most = row_schemes.widest_rows(limits, N)
     config = row_schemes.fill_rows(config, limits, M, N, most)
-    return replace(config, early=given(config.early, int(N <= 16_384)))
+    return replace(config, early=value_or(config.early, int(N <= 16_384)))
 
 
 @fused_add_rms_norm.impl(
@@ -115,7 +115,7 @@ def rows(x, r, w, *, config):
     M, N = x.shape
     y, h = x.new_empty(M, N), x.new_empty(M, N)
     once, kept = policies(config.hints)
-    constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
+    constants = dict(BLOCK_N=pad_up(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
     sizes = M, N, *strides(x, r, w), EPS
     rms_norm._rows[(triton.cdiv(M, config.block_m),)](
         x, r, w, y, h, *sizes, **constants, **meta(config)

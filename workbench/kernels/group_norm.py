@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from workbench.dsl import baseline, meta, strides, tile_count, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Work, of_rms, threads, tile
+from workbench.spec import Extent, Spec, Tensor, Work, rms_bounds, threads, tile
 
 EPS = 64e-5
 
@@ -44,9 +44,9 @@ group_norm = Spec(
     flops=lambda M, H, N: 14 * M * H * N,
     check=[{"M": 1, "H": 1, "N": 64}, {"M": 7, "H": 5, "N": 64}, {"M": 3, "H": 3, "N": 32}],
     bench=[{"M": 32_768, "H": 40, "N": 64}, {"M": 64, "H": 40, "N": 64}],
-    extents={"N": Extent(among=(32, 64, 128))},
+    extents={"N": Extent(choices=(32, 64, 128))},
     # The sum over a head may cancel: what rounding leaves is in proportion to the sum's parts.
-    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
+    tolerance=rms_bounds(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 

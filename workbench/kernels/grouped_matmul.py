@@ -27,7 +27,7 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.spec import Spec, Tensor, Work, among, of_rms, stages, threads, tile, unaligned
+from workbench.spec import Spec, Tensor, Work, among, odd_rows, rms_bounds, stages, threads, tile
 
 
 def reference(a, b, ends):
@@ -49,7 +49,7 @@ class _Shape(tuple):
     rows = 0
 
 
-def ragged(shape, dtype, device, generator):
+def deal_rows(shape, dtype, device, generator):
     """As a router deals rows out: some groups get many times the rows of others, some none."""
     share = torch.rand(shape, generator=generator, device=device, dtype=torch.float64).square()
     ends = (share.cumsum(0) / share.sum() * shape.rows).round()
@@ -62,7 +62,7 @@ grouped_matmul = Spec(
     inputs={
         "a": Tensor("T K"),
         "b": Tensor("G K N"),
-        "ends": Ends("G", dtype="int32", make=ragged),
+        "ends": Ends("G", dtype="int32", make=deal_rows),
     },
     outputs={"c": Tensor("T N")},
     reference=reference,
@@ -78,8 +78,8 @@ grouped_matmul = Spec(
         {"G": 64, "T": 512, "N": 2816, "K": 2048},
     ],
     # as matmul's: rounding inside a sum of K products is in proportion to the rms of the result
-    tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
-    refusable=unaligned("K", "N"),
+    tolerance=rms_bounds(fp32=5e-5, fp16=1e-4, bf16=1e-4),
+    refusable=odd_rows("K", "N"),
 )
 
 
@@ -216,7 +216,7 @@ def most_tiles(config, G, T, N):
 
 
 def work(config, limits, *, itemsize, G, T, N, K):
-    whole = Work.of_product(config, itemsize, M=T, N=N, K=K, band=8)
+    whole = Work.product(config, itemsize, M=T, N=N, K=K, band=8)
     lost = min(G, T) // 2 * tile_count(config, N=N)  # half a tile of each group
     return replace(whole, tiles=whole.tiles + lost)
 

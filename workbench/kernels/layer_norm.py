@@ -16,14 +16,14 @@ from workbench.dsl import (
     LIGER,
     baseline,
     meta,
-    padded,
+    pad_up,
     policies,
     row_schemes,
     strides,
     tl,
     triton,
 )
-from workbench.spec import AUTO, Spec, Tensor, among, given, of_rms
+from workbench.spec import AUTO, Spec, Tensor, among, rms_bounds, value_or
 
 EPS = 1e-5
 
@@ -51,7 +51,7 @@ layer_norm = Spec(
     ],
     # x - mean and the sum with b cancel: what fp32 lost before, some 2^-23 of a row's magnitude,
     # stays beside an element that is nearly zero.
-    tolerance=of_rms(fp32=2e-6, fp16=2e-6, bf16=2e-6),
+    tolerance=rms_bounds(fp32=2e-6, fp16=2e-6, bf16=2e-6),
 )
 
 
@@ -160,7 +160,7 @@ def size_rows(config, limits, *, itemsize, M, N):
     """
     most = row_schemes.widest_rows(limits, N)
     config = row_schemes.fill_rows(config, limits, M, N, most)
-    return replace(config, early=given(config.early, int(M < 1024)))
+    return replace(config, early=value_or(config.early, int(M < 1024)))
 
 
 @layer_norm.impl(
@@ -171,7 +171,7 @@ def rows(x, w, b, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
+    constants = dict(BLOCK_N=pad_up(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
     sizes = M, N, *strides(x, w, b), EPS
     _rows[(triton.cdiv(M, config.block_m),)](x, w, b, y, *sizes, **constants, **meta(config))
     return y

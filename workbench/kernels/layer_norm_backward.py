@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, normal, row_schemes, strides, tl, triton
+from workbench.dsl import compile_call, normal, row_schemes, strides, tl, triton
 from workbench.dsl.device import sum_pairs
-from workbench.spec import Extent, Spec, Tensor, of_rms, stages
+from workbench.spec import Extent, Spec, Tensor, rms_bounds, stages
 
 EPS = 1e-5
 
@@ -49,7 +49,7 @@ layer_norm_backward = Spec(
     extents={"N": Extent(multiple=8)},
     # The outputs are differences or sums of terms of either sign: what fp32 loses, 2^-24 of each
     # term and of the sum so far, stays beside an element that is nearly zero.
-    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
+    tolerance=rms_bounds(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 
@@ -137,7 +137,7 @@ def library(x, w, dy):
     )
 
 
-def in_fp32(x, w, dy):
+def call_in_fp32(x, w, dy):
     wide, upstream, N = x.float(), dy.float(), x.shape[-1]
     variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)
     r = torch.rsqrt(variance + EPS)
@@ -147,4 +147,4 @@ def in_fp32(x, w, dy):
 
 
 layer_norm_backward.library("torch", library)
-layer_norm_backward.library("torch.compile", compiled(in_fp32))
+layer_norm_backward.library("torch.compile", compile_call(call_in_fp32))

@@ -26,7 +26,7 @@ from workbench.dsl import (
     describe,
     launch_pdl,
     meta,
-    padded,
+    pad_up,
     precision_of,
     strides,
     tile_count,
@@ -44,11 +44,11 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    given,
+    odd_rows,
     stages,
     threads,
     tile,
-    unaligned,
+    value_or,
 )
 
 SCALE = 2.0  # alpha / r
@@ -83,11 +83,11 @@ lora = Spec(
     # All errors together are those of the output, of u, and in a library of x w: sqrt(3) times
     # 0.0017 (bf16) or 0.0002 (fp16) of the rms.
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
-        "bf16": Tolerance(relative=1.6e-2, of_rms=1.6e-2, rms=5e-3),
+        "fp32": Tolerance(relative=1e-5, rms_share=5e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=2e-3, rms=1e-3),
+        "bf16": Tolerance(relative=1.6e-2, rms_share=1.6e-2, rms=5e-3),
     },
-    refusable=unaligned("K", "N"),
+    refusable=odd_rows("K", "N"),
 )
 
 
@@ -328,10 +328,10 @@ class SplitK:
 
 def columns_of(r):
     """The width that a product of r columns is computed in: a matrix unit takes 16 at least."""
-    return max(16, padded(r))
+    return max(16, pad_up(r))
 
 
-def crowded(limits, warps, sums, shared):
+def refuse_crowded(limits, warps, sums, shared):
     """Why so many warps, sums and bytes of shared memory do not fit, or None."""
     threads_ = warps * limits.warp_size
     if reason := limits.refuse_held(sums // threads_, 128, "sums in registers"):
@@ -346,14 +346,14 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K, r):
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
     shared = max(limits.stages_bytes(config, itemsize), edges * columns_of(r) * itemsize)
-    return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
+    return refuse_crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
 
 
 def size_width(config, limits, *, itemsize, M, N, K, r):
     """Return the config of `persistent` with the widest tile that gives 3 of 4 cores one."""
     wide = widest_block(limits, -(-M // config.block_m), N, (256, 128, 64))
-    block_n = given(config.block_n, wide)
-    num_stages = given(config.num_stages, 3 if block_n > 128 else 4)
+    block_n = value_or(config.block_n, wide)
+    num_stages = value_or(config.num_stages, 3 if block_n > 128 else 4)
     return replace(config, block_n=block_n, num_stages=num_stages)
 
 
@@ -380,7 +380,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
     shared = (edges * columns + config.block_m * config.block_n // 2) * itemsize
     if not limits.nvidia:
         shared = edges * max(staged, last) * itemsize  # nothing is on its way there
-    return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
+    return refuse_crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
 
 
 def size_warp_groups(config, limits, *, r, **at):
@@ -412,11 +412,11 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
         return reason
     BM = rows_at_once(M)
     shared = limits.buffers(config.num_stages) * (BM + config.block_n) * config.block_k * itemsize
-    return crowded(limits, config.num_warps, BM * config.block_n, shared)
+    return refuse_crowded(limits, config.num_warps, BM * config.block_n, shared)
 
 
 def work(config, limits, *, itemsize, M, N, K, r, band=8):
-    whole = Work.of_product(config, itemsize, M=M, N=N, K=K, band=band)
+    whole = Work.product(config, itemsize, M=M, N=N, K=K, band=band)
     return replace(whole, steps=whole.steps + 1)
 
 
@@ -480,7 +480,7 @@ def shrink_blocks(M, r, itemsize, pdl):
     # as much on its way as a core can have; of 512 rows, r = 64, 8 programs took 45.7 us on an H100
     # and 32 take 37.8
     if pdl:
-        rows = max(16, min(128, padded(-(-M // 32))))
+        rows = max(16, min(128, pad_up(-(-M // 32))))
         return rows, deep // (2 if R > 64 else 1), (3 if R > 32 else 4)
     return (64 if M > 2048 else 16), deep // (2 if R > 64 else 1), (4 if R == 16 else 3)
 
@@ -583,7 +583,7 @@ def shrink_beside(config, cores_, M, N, r):
     idle = -count % cores_
     edges = config.block_m + config.block_n // (2 if count > whole else 1)
     if idle:
-        rows = max(16, min(128, padded(-(-M // idle))))
+        rows = max(16, min(128, pad_up(-(-M // idle))))
         if -(-M // (rows * idle)) * (rows + columns_of(r)) <= edges:
             return idle, rows
     return max(idle, cores_ // 4, 1), shrink_blocks(M, r, 2, True)[0]
@@ -594,7 +594,7 @@ def shrink_beside(config, cores_, M, N, r):
     resolve=size_warp_groups,
     refuse=refuse_warp_groups,
     work=warp_groups_work,  # alone: the launch for u does not come first, it runs beside
-    unchecked=UNCHECKED,
+    unchecked_reason=UNCHECKED,
 )
 def warp_groups(x, w, a, b, *, config):
     """One program a core: a warp loads through descriptors, u and B in the last step, and two

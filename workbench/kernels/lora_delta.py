@@ -18,7 +18,7 @@ from workbench.dsl import (
     baseline,
     launch_pdl,
     meta,
-    padded,
+    pad_up,
     strides,
     tile_count,
     tl,
@@ -37,7 +37,7 @@ from workbench.dsl.block_clusters import (
     store_words,
 )
 from workbench.dsl.gluon import UNCHECKED, gl, gluon, group_barrier, refuse_hopper
-from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, threads, tile, value_or
 
 SCALE = 2.0  # alpha / r
 
@@ -67,9 +67,9 @@ lora_delta = Spec(
     # u stays in fp32 here; a library rounds it, which puts each of r terms off by up to 2^-8 (bf16)
     # or 2^-11 (fp16), in proportion to the rms of y; all errors together by 0.0024 or 0.0003 of it
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
-        "bf16": Tolerance(relative=1.6e-2, of_rms=1.6e-2, rms=5e-3),
+        "fp32": Tolerance(relative=1e-5, rms_share=5e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=2e-3, rms=1e-3),
+        "bf16": Tolerance(relative=1.6e-2, rms_share=1.6e-2, rms=5e-3),
     },
     refusable=lambda itemsize, r, **at: r > 16,
 )
@@ -354,21 +354,21 @@ def size_split_k(config, limits, *, itemsize, M, N, K, r):
     many = M > 64
     return replace(
         config,
-        block_n=given(config.block_n, 64 if many else 32),
-        block_k=given(config.block_k, 128 if many else 64),
-        num_warps=given(config.num_warps, 2 if many else 4),
+        block_n=value_or(config.block_n, 64 if many else 32),
+        block_k=value_or(config.block_k, 128 if many else 64),
+        num_warps=value_or(config.num_warps, 2 if many else 4),
     )
 
 
 def columns_of(r):
     """The width that a product of r columns is computed in: 16 at least."""
-    return max(16, padded(r))
+    return max(16, pad_up(r))
 
 
 def columns_of_fused(r):
     """The width of a row of B in registers: 2 at least, so that a default tile of B has a number
     for each thread."""
-    return max(2, padded(r))
+    return max(2, pad_up(r))
 
 
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
@@ -471,7 +471,7 @@ def fused(x, a, b, *, config):
 
 def columns_of_clusters(r):
     """The width of a rank in registers: 4 at least, so that u is read 16 bytes at a time."""
-    return max(4, padded(r))
+    return max(4, pad_up(r))
 
 
 def size_clusters(config, limits, *, itemsize, M, N, K, r):
@@ -483,14 +483,14 @@ def size_clusters(config, limits, *, itemsize, M, N, K, r):
     faster nevertheless at d = 1024, r = 32 and 64 (3.35 and 3.64, 4.61 and 5.18).
     """
     longest, R = max(slice_block(config, K), slice_block(config, N)), columns_of_clusters(r)
-    block_m = given(config.block_m, 4 if R >= 16 and longest <= 128 else 8)
-    num_warps = given(config.num_warps, 8 if longest > 128 and R > 4 else 4)
+    block_m = value_or(config.block_m, 4 if R >= 16 and longest <= 128 else 8)
+    num_warps = value_or(config.num_warps, 8 if longest > 128 and R > 4 else 4)
     return replace(config, block_m=block_m, num_warps=num_warps)
 
 
 def slice_block(config, size):
     """Return the width of a block's slice of K or N, padded to a power of two."""
-    return max(32, padded(-(-size // (8 * config.ctas)) * 8))
+    return max(32, pad_up(-(-size // (8 * config.ctas)) * 8))
 
 
 def refuse_clusters(config, limits, *, itemsize, M, N, K, r):
@@ -543,7 +543,7 @@ DEFAULTS = {
     resolve=size_clusters,
     refuse=refuse_clusters,
     work=clusters_work,
-    unchecked=UNCHECKED,
+    unchecked_reason=UNCHECKED,
 )
 def clusters(x, a, b, *, config):
     """One launch: each block of a cluster multiplies a slice of K and sends its sums to the others,

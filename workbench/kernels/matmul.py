@@ -58,12 +58,12 @@ from workbench.spec import (
     Tensor,
     Work,
     among,
-    given,
-    of_rms,
+    odd_rows,
+    rms_bounds,
     stages,
     threads,
     tile,
-    unaligned,
+    value_or,
 )
 
 
@@ -94,8 +94,8 @@ matmul = Spec(
     # K products of standard normal values sum to an rms of sqrt(K). Rounding inside the sum adds
     # an error in proportion to that rms, whatever the element itself is: at K = 8192 an H200's
     # matrix unit is off by 1.5e-5 of it at most, cuBLAS alike. tf32 would be off by over 1e-3.
-    tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
-    refusable=unaligned("K", "N"),
+    tolerance=rms_bounds(fp32=5e-5, fp16=1e-4, bf16=1e-4),
+    refusable=odd_rows("K", "N"),
 )
 
 
@@ -316,13 +316,13 @@ def _place(
 # that still works. The same in `narrow` cost 5 to 13 %, and why is not known.
 
 
-def beyond(block_n):
+def columns_beyond(block_n):
     """Return how many columns of a tile of `warp_groups` lie beyond the first 128, where that is no
     power of two in all."""
     return block_n - 128 if 128 < block_n < 256 else 0
 
 
-_beyond = gluon.constexpr_function(beyond)
+_beyond = gluon.constexpr_function(columns_beyond)
 
 
 @gluon.jit
@@ -778,7 +778,7 @@ def narrow_work(config, limits, *, itemsize, M, N, K):
 def size_width(config, limits, *, itemsize, M, N, K):
     """Return the config of `narrow` with the widest tile that gives 3 of 4 cores one."""
     wide = widest_block(limits, -(-M // config.block_m), N, (128, 64, 32))
-    return replace(config, block_n=given(config.block_n, wide))
+    return replace(config, block_n=value_or(config.block_n, wide))
 
 
 def tiles_of(config, itemsize):
@@ -823,7 +823,7 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K, paces=PACES):
     many stages as fit, but for two tiles no more than are faster: see `depth_of`."""
 
     def fit(shape):
-        return all(given(x, edge) == edge for x, edge in zip(requested, shape, strict=True))
+        return all(value_or(x, edge) == edge for x, edge in zip(requested, shape, strict=True))
 
     def time(shape):
         BM, BN = shape
@@ -842,7 +842,7 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K, paces=PACES):
     config = replace(config, block_m=BM, block_n=BN)
     _, whole, count = rounds_of(config, limits.cores, -(-M // BM) * -(-N // BN))
     depth = max(3, min(depth_of(BM, BN, count > whole), room))
-    return replace(config, num_stages=given(config.num_stages, depth))
+    return replace(config, num_stages=value_or(config.num_stages, depth))
 
 
 def depth_of(BM, BN, halves):
@@ -858,7 +858,7 @@ def depth_of(BM, BN, halves):
 
 def buffers_bytes(BM, BN):
     """Return the bytes of shared memory through which sums of a tile leave."""
-    return BUFFERS + 2 * BM * beyond(BN)
+    return BUFFERS + 2 * BM * columns_beyond(BN)
 
 
 def rounds_of(config, cores, tiles):
@@ -895,7 +895,7 @@ def size_split(config, limits, *, itemsize, M, N, K):
     least: fewer would not fill the pipeline."""
     steps = -(-K // config.block_k)
     fill = max(1, min(limits.cores // tile_count(config, M=M, N=N), steps // 4))
-    return replace(config, split=given(config.split, fill))
+    return replace(config, split=value_or(config.split, fill))
 
 
 def parts_of(config, M, N, K):
@@ -907,7 +907,7 @@ def parts_of(config, M, N, K):
 
 def work(config, limits, *, itemsize, M, N, K):
     band = getattr(config, "group_m", 8)
-    return Work.of_product(config, itemsize, M=M, N=N, K=K, band=band)
+    return Work.product(config, itemsize, M=M, N=N, K=K, band=band)
 
 
 def tiles_work(config, limits, *, itemsize, M, N, K):
@@ -1040,7 +1040,7 @@ def rows_of(x):
     return next(((y, y is not x) for y in (x, x.T) if describable(y)), None)
 
 
-def described(named):
+def describe_tensors(named):
     """Each tensor's rows and whether they are those of its transpose. Raises ValueError."""
     hits = {name: rows_of(x) for name, x in named.items()}
     if odd := [name for name, rows in hits.items() if rows is None]:
@@ -1054,7 +1054,7 @@ def descriptor(rows, flipped, block):
     return TensorDescriptor.from_tensor(rows, block[::-1] if flipped else block)
 
 
-def by_target(kind, *rdna):
+def tile_defaults(kind, *rdna):
     """Return the defaults of a scheme through descriptors; `rdna` is its tile on gfx1100."""
     return {
         "fp32": kind(64, 64, 32, 8, 2),
@@ -1066,12 +1066,12 @@ def by_target(kind, *rdna):
     }
 
 
-@matmul.impl(Persistent, refuse=refuse_described, work=work, defaults=by_target(Persistent))
+@matmul.impl(Persistent, refuse=refuse_described, work=work, defaults=tile_defaults(Persistent))
 def persistent(a, b, *, config):
     """One program a core, which walks its tiles through tensor descriptors: the copy engine
     computes the addresses, and the store of one tile overlaps the loads of the next."""
     c = a.new_empty(a.shape[0], b.shape[1])
-    of_a, of_b, _ = described({"a": a, "b": b, "c": c})
+    of_a, of_b, _ = describe_tensors({"a": a, "b": b, "c": c})
     launch_persistent(of_a, of_b, c, config, config.group_m, bool(config.split_store))
     return c
 
@@ -1092,16 +1092,16 @@ def launch_persistent(of_a, of_b, c, config, group_m, split_store):
     _persistent[(programs,)](of_a, of_b, of_c, M, N, K, None, **constants)
 
 
-@matmul.impl(Padded, refuse=refuse_placed, work=work, defaults=by_target(Padded))
+@matmul.impl(Padded, refuse=refuse_placed, work=work, defaults=tile_defaults(Padded))
 def padded(a, b, *, config):
     """As persistent, after copying an input whose rows start between multiples of 16 bytes into
     rows that do not: a copy costs its bytes twice, narrow loads cost each tile that needs them."""
     c = a.new_empty(a.shape[0], b.shape[1])
-    launch_persistent(rows_of(a) or placed(a), rows_of(b) or placed(b), c, config, 8, True)
+    launch_persistent(rows_of(a) or place_rows(a), rows_of(b) or place_rows(b), c, config, 8, True)
     return c
 
 
-def placed(x):
+def place_rows(x):
     """A copy with rows for a descriptor, and whether they are those of x transposed."""
     flipped = x.stride(0) == 1 and x.stride(1) != 1
     x = x.T if flipped else x
@@ -1114,13 +1114,13 @@ def placed(x):
     return y, flipped
 
 
-@matmul.impl(StreamK, refuse=refuse_described, work=work, defaults=by_target(StreamK, 64, 128))
+@matmul.impl(StreamK, refuse=refuse_described, work=work, defaults=tile_defaults(StreamK, 64, 128))
 def stream_k(a, b, *, config):
     """As persistent, but a last round that would leave most cores idle is dealt out in steps of
     K, the same number to each core; a second launch adds the pieces of a tile."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
-    (rows_a, a_t), (rows_b, b_t), _ = described({"a": a, "b": b, "c": c})
+    (rows_a, a_t), (rows_b, b_t), _ = describe_tensors({"a": a, "b": b, "c": c})
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     programs, count, steps = cores(a), tile_count(config, M=M, N=N), triton.cdiv(K, BK)
     rest = count % programs
@@ -1148,13 +1148,13 @@ def stream_k(a, b, *, config):
     resolve=size_warp_groups,
     refuse=refuse_warp_groups,
     work=work,
-    unchecked=UNCHECKED,
+    unchecked_reason=UNCHECKED,
 )
 def warp_groups(a, b, *, config):
     """One program a core: a warp loads through descriptors, two groups of warps multiply half of a
     tile's rows each, and a tile's sums are stored while the next one's blocks arrive. In Gluon."""
     c = a.new_empty(a.shape[0], b.shape[1])
-    of_a, of_b, _ = described({"a": a, "b": b, "c": c})
+    of_a, of_b, _ = describe_tensors({"a": a, "b": b, "c": c})
     launch_warp_groups(("a", *of_a), ("b", *of_b), c, config)
     return c
 
@@ -1188,7 +1188,7 @@ def described_step(of_a, of_b, config):
     """Return descriptors of the blocks of one step: of a, of b, and of fewer columns of b: those
     beyond the first 128, or of half a tile."""
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    wide, less = (128, beyond(BN)) if beyond(BN) else (BN, BN // 2)
+    wide, less = (128, columns_beyond(BN)) if columns_beyond(BN) else (BN, BN // 2)
     blocks = (described_blocks(*of_b, [BK, n]) for n in (wide, less))
     return described_blocks(*of_a, [BM // 2, BK]), *blocks
 
@@ -1196,7 +1196,7 @@ def described_step(of_a, of_b, config):
 def described_sums(name, c, config):
     """Return descriptors of the blocks in which sums of a group's rows are stored: of the first 128
     columns or all, and of those beyond, or None."""
-    ROWS, less = config.block_m // 2, beyond(config.block_n)
+    ROWS, less = config.block_m // 2, columns_beyond(config.block_n)
     of_c = describe_blocks(name, c, [ROWS, BUFFERS // 8 // ROWS])
     return of_c, describe_blocks(name, c, [ROWS, less]) if less else None
 

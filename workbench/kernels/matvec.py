@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import compiled, meta, precision_of, strides, tile_count, tl, triton, upcast
-from workbench.spec import Spec, Tensor, Work, of_rms, stages, threads, tile
+from workbench.dsl import compile_call, meta, precision_of, strides, tile_count, tl, triton, upcast
+from workbench.spec import Spec, Tensor, Work, rms_bounds, stages, threads, tile
 
 
 def reference(x, w):
@@ -34,7 +34,7 @@ matvec = Spec(
         {"M": 16, "N": 14336, "K": 4096},
     ],
     # as in a matrix product: rounding inside a sum of K terms is in proportion to its rms
-    tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
+    tolerance=rms_bounds(fp32=5e-5, fp16=1e-4, bf16=1e-4),
 )
 
 
@@ -138,7 +138,7 @@ def rows_work(config, limits, *, itemsize, M, N, K):
 
 
 def tiles_work(config, limits, *, itemsize, M, N, K):
-    whole = Work.of_product(config, itemsize, M=M, N=N, K=K, band=-(-M // config.block_m))
+    whole = Work.product(config, itemsize, M=M, N=N, K=K, band=-(-M // config.block_m))
     return replace(whole, dot=(config.block_n, config.block_m, config.block_k))
 
 
@@ -188,4 +188,4 @@ def vector(x, w):
 
 matvec.library("torch.linear", linear)
 matvec.library("torch.mv", vector)
-matvec.library("torch.compile", compiled(linear))
+matvec.library("torch.compile", compile_call(linear))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from workbench.dsl import (
-    compiled,
+    compile_call,
     cores,
     describe,
     meta,
@@ -39,7 +39,7 @@ from workbench.dsl.gluon import (
     tma,
 )
 from workbench.kernels import matmul
-from workbench.spec import Spec, Tensor, Work, among, of_rms, stages, threads, tile, unaligned
+from workbench.spec import Spec, Tensor, Work, among, odd_rows, rms_bounds, stages, threads, tile
 
 
 def reference(x, w, bias, position):
@@ -69,8 +69,8 @@ patch_embed = Spec(
     # K products of standard normal values sum to an rms of sqrt(K), in which fp32 errors are lost.
     # A library rounds the product before it adds a position of up to 5: where the two cancel, 2^-8
     # (bf16) or 2^-11 (fp16) of that is left.
-    tolerance=of_rms(fp32=5e-5, fp16=5e-4, bf16=4e-3),
-    refusable=unaligned("K", "N"),
+    tolerance=rms_bounds(fp32=5e-5, fp16=5e-4, bf16=4e-3),
+    refusable=odd_rows("K", "N"),
 )
 
 
@@ -411,7 +411,7 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K, P):
 
 
 def work(config, limits, *, itemsize, M, N, K, P):
-    return Work.of_product(config, itemsize, M=M, N=N, K=K)
+    return Work.product(config, itemsize, M=M, N=N, K=K)
 
 
 def unit(x, w):
@@ -561,7 +561,7 @@ def recurring(x, w, bias, position, *, config):
 
 
 @patch_embed.impl(
-    WarpGroups, name="warp_groups", refuse=refuse_warp_groups, work=work, unchecked=UNCHECKED
+    WarpGroups, name="warp_groups", refuse=refuse_warp_groups, work=work, unchecked_reason=UNCHECKED
 )
 def warp_groups(x, w, bias, position, *, config):
     """The tiles of recurring in the pipeline of `matmul.warp_groups`: a warp loads, two groups of
@@ -605,4 +605,4 @@ def library(x, w, bias, position):
 
 patch_embed.library("addmm_add", product)
 patch_embed.library("torch", library)
-patch_embed.library("torch.compile", compiled(library))
+patch_embed.library("torch.compile", compile_call(library))

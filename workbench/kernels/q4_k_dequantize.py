@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from workbench.dsl import baseline, meta, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Work, of_rms, threads, tile
+from workbench.spec import Extent, Spec, Tensor, Work, rms_bounds, threads, tile
 
 
 def reference(w, gain):
@@ -52,7 +52,7 @@ q4_k_dequantize = Spec(
     check=[{"N": 1, "K": 256}, {"N": 3, "K": 768}, {"N": 17, "K": 1280}],
     bench=[{"N": 14336, "K": 4096}, {"N": 2560, "K": 2560}],
     # a difference of two products, each exact, is rounded in proportion to their size
-    tolerance=of_rms(fp32=1e-6, fp16=1e-6, bf16=1e-6),
+    tolerance=rms_bounds(fp32=1e-6, fp16=1e-6, bf16=1e-6),
     extents={"K": Extent(multiple=256)},
 )
 

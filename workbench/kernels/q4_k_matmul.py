@@ -57,14 +57,14 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    given,
     stages,
     threads,
     tile,
+    value_or,
 )
 
 
-def unpacked(w):
+def unpack(w):
     """All weights of Q4_K blocks [N, K/256*144] as float64 [N, K], plainly."""
     block = w.reshape(w.shape[0], -1, 144)
     d, dmin = (block[..., i : i + 2].contiguous().view(torch.float16).double() for i in (0, 2))
@@ -78,7 +78,7 @@ def unpacked(w):
 
 
 def reference(x, w):
-    return x @ unpacked(w).to(x.dtype).T
+    return x @ unpack(w).to(x.dtype).T
 
 
 def random_blocks(shape, dtype, device, generator):
@@ -118,9 +118,9 @@ q4_k_matmul = Spec(
     # much, in proportion to the rms of the sum. All errors together are those of up to four such
     # roundings, twice 0.0017 (bf16) or 0.0002 (fp16) of the rms.
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-2, rms=5e-3),
+        "fp32": Tolerance(relative=1e-5, rms_share=5e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=2e-3, rms=1e-3),
+        "bf16": Tolerance(relative=8e-3, rms_share=1e-2, rms=5e-3),
     },
     extents={"K": Extent(multiple=256)},
     refusable=lambda itemsize, M, **at: M > 2,
@@ -229,7 +229,7 @@ def _exact(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
     return w - tl.reshape(least.to(w.dtype), (V, 4, 1, 1, 1))
 
 
-def as_words(x, w):
+def view_words(x, w):
     """The blocks as int32, the distance of their rows, and its unit, a number of words."""
     if w.shape[1] * 256 != x.shape[1] * 144:
         raise ValueError(f"w must have 144 bytes for 256 columns of x, not {w.shape[1]} in all")
@@ -340,7 +340,7 @@ def size_rows(config, limits, *, itemsize, M, N, K):
     """Return the config with 4 blocks a step for 1 or 2 rows of x, and for more, where a thread of
     warps of 32 has no registers for so many, with 2."""
     many = M > 2 and limits.warp_size == 32
-    return replace(config, block_b=given(config.block_b, 2 if many else 4))
+    return replace(config, block_b=value_or(config.block_b, 2 if many else 4))
 
 
 def refuse_rows(config, limits, *, itemsize, M, N, K):
@@ -385,7 +385,7 @@ def rows(x, w, *, config):
     """`block_n` rows of w against one row of x, or four, on the vector units: one launch, small
     programs, and each lane sums what it unpacks. The fastest for up to 4 rows of fp32."""
     (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
+    words, stride, unit = view_words(x, w)
     y = x.new_empty(M, N)
     block_m = rows_at_once(M)
     constants = dict(BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit)
@@ -721,15 +721,15 @@ def shared_by(limits, M, groups, blocks):
 def size_slices(config, limits, *, itemsize, M, N, K):
     """Return the config with what is AUTO chosen by the sizes; see `shared_by`. Configs older than
     `order` have tiles: it is 0 then."""
-    tiles = given(config.tiles, 1)
+    tiles = value_or(config.tiles, 1)
     groups = -(-N // (16 * tiles))
-    slices = given(config.slices, shared_by(limits, M, groups, K // 256))
+    slices = value_or(config.slices, shared_by(limits, M, groups, K // 256))
     wide = config.tiles == AUTO and itemsize == 2 and M > 4
-    order = given(config.order, wide * (1 if limits.refuse_pdl() else 2))
-    num_warps = given(config.num_warps, slices)
+    order = value_or(config.order, wide * (1 if limits.refuse_pdl() else 2))
+    num_warps = value_or(config.num_warps, slices)
     programs = -(-groups * slices // num_warps)
     early = M <= 4 and begins_early(limits, M, programs, num_warps) and not limits.refuse_pdl()
-    pdl = given(config.pdl, int(early))
+    pdl = value_or(config.pdl, int(early))
     return replace(config, tiles=tiles, slices=slices, num_warps=num_warps, order=order, pdl=pdl)
 
 
@@ -789,7 +789,7 @@ def slices(x, w, *, config):
     84 unpack, are then enough for 128 weights a lane (1 row, fp16, sm_90, Triton 3.6); 321 for 4
     rows, and 418 for 16, of which 40 load the next block early."""
     (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
+    words, stride, unit = view_words(x, w)
     y = x.new_empty(M, N)
     block_m = columns_at_once(M, x.element_size())
     half = x.dtype == torch.float16
@@ -803,7 +803,7 @@ def slices(x, w, *, config):
     pdl = order == 2 or (config.pdl == 1 and not INTERPRETED)
     constants |= dict(EARLY=early, ORDER=order, UPCAST=upcast(x), PDL=pdl)
     if order:
-        x = reordered(x, eights=True, pdl=order == 2)
+        x = reorder(x, eights=True, pdl=order == 2)
     programs = triton.cdiv(N, rows_) * triton.cdiv(M, block_m)
     warps = triton.cdiv(programs, cores(x)) * config.num_warps
     registers = few_registers(block_m, warps) if early and not INTERPRETED else {}
@@ -934,7 +934,7 @@ def size_tiles(config, limits, *, itemsize, M, N, K):
     parts 32x4096x14336 0.80, but 64x4096x4096, of 256 tiles, 1.19.
     """
     most = min(2 * limits.cores // tile_count(config, M=M, N=N), K // 256, 4)
-    return replace(config, splits=given(config.splits, 1 << max(most, 1).bit_length() - 1))
+    return replace(config, splits=value_or(config.splits, 1 << max(most, 1).bit_length() - 1))
 
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K):
@@ -1009,7 +1009,7 @@ def tiles(x, w, *, config):
     """Rows of w as the long side of a matrix product: `block_m` rows of x cost what one does. A
     few tiles share the device in parts of K, whose sums are added in a launch of their own."""
     (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
+    words, stride, unit = view_words(x, w)
     y, splits = x.new_empty(M, N), config.splits
     if x.stride(1) != 1:
         x = x.contiguous()  # of other rows Triton 3.6 fails to put tiles in order
@@ -1103,8 +1103,8 @@ def size_ordered(config, limits, *, itemsize, M, N, K):
 
     More than one tile of x is read once for 128 rows of w, or else would take longer to come from
     the cache than to be multiplied. A warp has 16 rows of w."""
-    block_n = given(config.block_n, 64 if M <= 64 else 128)
-    num_warps = given(config.num_warps, max(4, block_n // 16))
+    block_n = value_or(config.block_n, 64 if M <= 64 else 128)
+    num_warps = value_or(config.num_warps, max(4, block_n // 16))
     return replace(config, block_n=block_n, num_warps=num_warps)
 
 
@@ -1170,8 +1170,8 @@ def ordered(x, w, *, config):
     """As tiles, after x is put once in the order of the matrix unit: so that its tiles, of which
     large ones would take longer than the weights, pass by the registers."""
     (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
-    y, z = x.new_empty(M, N), reordered(x)
+    words, stride, unit = view_words(x, w)
+    y, z = x.new_empty(M, N), reorder(x)
     constants = dict(WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit)
     constants |= dict(STAGES=config.num_stages, UPCAST=upcast(x))
     _ordered_tiles[(tile_count(config, N=N, M=M),)](
@@ -1180,7 +1180,7 @@ def ordered(x, w, *, config):
     return y
 
 
-def reordered(x, pdl=False, eights=False):
+def reorder(x, pdl=False, eights=False):
     """Return a copy of x in the order of the matrix unit, by rows or by eight rows."""
     M, K = x.shape
     z = torch.empty(-(-M // 8) * 8 if eights else M, K, dtype=x.dtype, device=x.device)
@@ -1433,13 +1433,13 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K):
     def time(block_m):
         return -(-tiles(block_m) // limits.cores) * PACES[block_m]
 
-    block_m = given(config.block_m, min(PACES, key=time))
-    quarters = given(config.quarters, max(1, min(4, 256 // block_m)))
-    blocks = given(config.blocks, 3 if block_m == 256 else 4)
+    block_m = value_or(config.block_m, min(PACES, key=time))
+    quarters = value_or(config.quarters, max(1, min(4, 256 // block_m)))
+    blocks = value_or(config.blocks, 3 if block_m == 256 else 4)
     fill = max(1, min(8, limits.cores // tiles(block_m), K // 256 // 4))
-    splits = given(config.splits, 1 << fill.bit_length() - 1)
+    splits = value_or(config.splits, 1 << fill.bit_length() - 1)
     room = limits.shared_bytes - warp_groups_bytes(block_m, quarters, blocks, 0)
-    num_stages = given(config.num_stages, max(2, min(16, room // (block_m * quarters * 128))))
+    num_stages = value_or(config.num_stages, max(2, min(16, room // (block_m * quarters * 128))))
     chosen = dict(block_m=block_m, quarters=quarters, num_stages=num_stages)
     return replace(config, **chosen, blocks=blocks, splits=splits)
 
@@ -1488,15 +1488,15 @@ def warp_groups_work(config, limits, *, itemsize, M, N, K):
     resolve=size_warp_groups,
     refuse=refuse_warp_groups,
     work=warp_groups_work,
-    unchecked=UNCHECKED,
+    unchecked_reason=UNCHECKED,
 )
 def warp_groups(x, w, *, config):
     """One program a core: a warp loads through descriptors, two groups of warps turn 64 rows of w
     each into weights in registers, and the product of one part runs while those of the next are
     made. In Gluon."""
     (M, K), N, BM = x.shape, w.shape[0], config.block_m
-    words, _, _ = as_words(x, w)
-    y, z = x.new_empty(M, N), reordered(x, pdl=True)
+    words, _, _ = view_words(x, w)
+    y, z = x.new_empty(M, N), reorder(x, pdl=True)
     grid_m, blocks = triton.cdiv(M, BM), K // 256
     splits = min(config.splits, blocks)
     each = triton.cdiv(blocks, splits)
@@ -1585,17 +1585,17 @@ def unpack_first_work(config, limits, *, itemsize, M, N, K):
     matmul.Persistent,
     refuse=refuse_unpack_first,
     work=unpack_first_work,
-    defaults=matmul.by_target(matmul.Persistent),
+    defaults=matmul.tile_defaults(matmul.Persistent),
 )
 def unpack_first(x, w, *, config):
     """All weights unpacked to the dtype of x in a launch of their own, 2 N K bytes of memory; then
     a product. For so many rows of x that each weight is used often: 512 and more."""
     (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
+    words, stride, unit = view_words(x, w)
     y, weights = x.new_empty(M, N), x.new_empty(N, K)
     grid = triton.cdiv(N, 16), K // 256
     _unpack[grid](words, weights, N, K // 256, stride, BLOCK_N=16, UNIT=unit, num_warps=4)
-    of_x = matmul.rows_of(x) or matmul.placed(x)
+    of_x = matmul.rows_of(x) or matmul.place_rows(x)
     launch = config, config.group_m, bool(config.split_store)
     matmul.launch_persistent(of_x, (weights, True), y, *launch)
     return y
@@ -1607,4 +1607,4 @@ def unpack_first(x, w, *, config):
 @baseline(q4_k_matmul)
 def library(x, w):
     """The weights unpacked to the dtype of x by some thirty launches, then cuBLAS or hipBLAS."""
-    return torch.mm(x, unpacked(w).to(x.dtype).T)
+    return torch.mm(x, unpack(w).to(x.dtype).T)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, tl, triton
+from workbench.dsl import compile_call, meta, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Work, threads, tile
 
 
@@ -139,4 +139,4 @@ def blocks(x, *, config):
 
 
 q4_k_quantize.library("torch", lambda x: reference(x))
-q4_k_quantize.library("torch.compile", compiled(reference))
+q4_k_quantize.library("torch.compile", compile_call(reference))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import baseline, meta, padded, tl, triton
-from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, given, threads, tile
+from workbench.dsl import baseline, meta, pad_up, tl, triton
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, threads, tile, value_or
 
 
 def reference(x):
@@ -30,7 +30,7 @@ reduce = Spec(
     check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 37, "N": 781}, {"M": 2, "N": 9001}],
     bench=[{"M": 8192, "N": 8192}, {"M": 1, "N": 1 << 26}, {"M": 1 << 20, "N": 64}],
     # sums of both signs cancel: what is lost is a share of the summands, not of the sum
-    tolerance=dict.fromkeys(("fp32", "fp16", "bf16"), Tolerance(relative=1e-5, of_rms=2e-5)),
+    tolerance=dict.fromkeys(("fp32", "fp16", "bf16"), Tolerance(relative=1e-5, rms_share=2e-5)),
 )
 
 
@@ -72,13 +72,13 @@ def size_rows(config, limits, *, itemsize, M, N):
     eight programs a core remain: 2759 rows of 837 take 3.6 us on an H100 by twos with 4 warps, 3.9
     by fours with 8. A program for each of 2^20 rows of 64 takes 5 times as long as torch.
     """
-    block_n = given(config.block_n, max(64, min(4096, padded(N))))
+    block_n = value_or(config.block_n, max(64, min(4096, pad_up(N))))
     most = max(1, min(64, 4096 // block_n, M // (8 * limits.cores)))
-    block_m = given(config.block_m, 1 << most.bit_length() - 1)
+    block_m = value_or(config.block_m, 1 << most.bit_length() - 1)
     each = 8 if block_m == 1 else 16  # elements of a thread
     warps = max(1, min(8, block_m * block_n // (each * limits.warp_size)))
     return replace(
-        config, block_m=block_m, block_n=block_n, num_warps=given(config.num_warps, warps)
+        config, block_m=block_m, block_n=block_n, num_warps=value_or(config.num_warps, warps)
     )
 
 
@@ -125,10 +125,10 @@ def size_slices(config, limits, *, itemsize, M, N):
     """Return the config with what is AUTO chosen by the length of the rows: 34 rows of 70,656 take
     a fifth longer on an H100 in slices of 4096 than in slices of 1024. Each lane gets 16 bytes: on
     an AMD GPU of 64 lanes 4 warps would load 8 bytes of bf16 each."""
-    block_n = given(config.block_n, 1024 if N <= 1 << 18 else 4096)
+    block_n = value_or(config.block_n, 1024 if N <= 1 << 18 else 4096)
     whole = block_n * itemsize // (16 * limits.warp_size)
     suited = max(2, min(8 if block_n > 2048 else 4, whole))
-    return replace(config, block_n=block_n, num_warps=given(config.num_warps, suited))
+    return replace(config, block_n=block_n, num_warps=value_or(config.num_warps, suited))
 
 
 def refuse_slices(config, limits, *, itemsize, M, N):
@@ -139,7 +139,7 @@ def refuse_slices(config, limits, *, itemsize, M, N):
 
 
 def slices_work(config, limits, *, itemsize, M, N):
-    span, count = sliced(M, N, config.block_n)
+    span, count = slice_extents(M, N, config.block_n)
     return Work(
         tiles=M * count,
         steps=-(-span // config.block_n),
@@ -148,7 +148,7 @@ def slices_work(config, limits, *, itemsize, M, N):
     )
 
 
-def sliced(M, N, block_n):
+def slice_extents(M, N, block_n):
     """Elements of a slice, whole blocks, and how many slices a row has."""
     wanted = max(1, min(MOST_SLICES, PROGRAMS // M))
     span = -(-N // (wanted * block_n)) * block_n
@@ -159,7 +159,7 @@ def sliced(M, N, block_n):
 def slices(x, *, config):
     """A row is summed by many programs, and their sums by one: few long rows fill the device."""
     M, N = x.shape
-    span, S = sliced(M, N, config.block_n)
+    span, S = slice_extents(M, N, config.block_n)
     part = x.new_empty(M, S, dtype=torch.float32)
     _slices[(M * S,)](x, part, N, span, S, *x.stride(), **meta(config))
     y = x.new_empty(M, dtype=torch.float32)

@@ -17,14 +17,14 @@ from workbench.dsl import (
     LIGER,
     baseline,
     meta,
-    padded,
+    pad_up,
     policies,
     row_schemes,
     strides,
     tl,
     triton,
 )
-from workbench.spec import AUTO, Spec, Tensor, among, given
+from workbench.spec import AUTO, Spec, Tensor, among, value_or
 
 EPS = 1e-6
 
@@ -147,7 +147,7 @@ def size_rows(config, limits, *, itemsize, M, N):
     """
     most = row_schemes.widest_rows(limits, N)
     config = row_schemes.fill_rows(config, limits, M, N, most)
-    return replace(config, early=given(config.early, 0 if N > 16_384 and itemsize > 2 else 1))
+    return replace(config, early=value_or(config.early, 0 if N > 16_384 and itemsize > 2 else 1))
 
 
 @rms_norm.impl(
@@ -158,7 +158,7 @@ def rows(x, w, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
+    constants = dict(BLOCK_N=pad_up(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
     sizes = M, N, *x.stride(), None, None, w.stride(0), EPS
     grid = (triton.cdiv(M, config.block_m),)
     _rows[grid](x, None, w, y, None, *sizes, **constants, **meta(config))

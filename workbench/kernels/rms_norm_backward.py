@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, normal, row_schemes, strides, tl, triton
+from workbench.dsl import compile_call, normal, row_schemes, strides, tl, triton
 from workbench.dsl.device import sum_pairs
-from workbench.spec import Extent, Spec, Tensor, among, of_rms, stages, threads
+from workbench.spec import Extent, Spec, Tensor, among, rms_bounds, stages, threads
 
 EPS = 1e-6
 
@@ -46,7 +46,7 @@ rms_norm_backward = Spec(
     extents={"N": Extent(multiple=8)},
     # Both outputs are differences or sums of terms of either sign: what fp32 loses, 2^-24 of each
     # term and of the sum so far, stays beside an element that is nearly zero.
-    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
+    tolerance=rms_bounds(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 
@@ -127,7 +127,7 @@ def library(x, w, dy):
     return torch.autograd.grad(y, (x, w), dy)
 
 
-def in_fp32(x, w, dy):
+def call_in_fp32(x, w, dy):
     wide, upstream, N = x.float(), dy.float(), x.shape[-1]
     r = torch.rsqrt(torch.linalg.vecdot(wide, wide)[:, None] / N + EPS)
     g = upstream * w.float()
@@ -136,4 +136,4 @@ def in_fp32(x, w, dy):
 
 
 rms_norm_backward.library("torch", library)
-rms_norm_backward.library("torch.compile", compiled(in_fp32))
+rms_norm_backward.library("torch.compile", compile_call(call_in_fp32))

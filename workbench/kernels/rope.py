@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import baseline, meta, padded, strides, tile_count, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Work, of_rms, threads, tile
+from workbench.dsl import baseline, meta, pad_up, strides, tile_count, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Work, rms_bounds, threads, tile
 
 THETA = 10_000.0  # base of the geometric row of frequencies
 
 
 def reference(q, k, cos, sin, position):
     c, s = cos[position.long()][:, None], sin[position.long()][:, None]
-    return rotated(q, c, s), rotated(k, c, s)
+    return rotate(q, c, s), rotate(k, c, s)
 
 
-def rotated(x, c, s):
+def rotate(x, c, s):
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * c - b * s, b * c + a * s), dim=-1)
 
@@ -73,7 +73,7 @@ rope = Spec(
     extents={"D": Extent(multiple=2)},
     # Where the two products nearly cancel, what is left carries the fp32 rounding of both:
     # 2^-24 of |a| + |b|, some 1e-6 of the rms for the largest of a million normal values.
-    tolerance=of_rms(fp32=2e-6, fp16=2e-6, bf16=2e-6),
+    tolerance=rms_bounds(fp32=2e-6, fp16=2e-6, bf16=2e-6),
 )
 
 
@@ -131,8 +131,8 @@ class Tokens:
 def refuse_tokens(config, limits, *, itemsize, S, Hq, Hkv, D):
     if D % 2:
         return f"a head of {D} has no halves"
-    heads = padded(Hq) + padded(Hkv)
-    held = config.block_s * heads * padded(D) / (config.num_warps * limits.warp_size)
+    heads = pad_up(Hq) + pad_up(Hkv)
+    held = config.block_s * heads * pad_up(D) / (config.num_warps * limits.warp_size)
     if held > 160:
         return f"each thread would hold {held:g} elements in registers; 160 is the most"
     return None
@@ -151,8 +151,8 @@ def tokens(q, k, cos, sin, position, *, config):
     if D % 2:
         raise ValueError(f"a head must have two halves, and {D} is odd")
     q_out, k_out = q.new_empty(S, Hq, D), k.new_empty(S, Hkv, D)
-    constants = dict(HQ=Hq, HKV=Hkv, HALF=D // 2, BLOCK_Q=padded(Hq))
-    constants |= dict(BLOCK_K=padded(Hkv), BLOCK_D=padded(D // 2), **meta(config))
+    constants = dict(HQ=Hq, HKV=Hkv, HALF=D // 2, BLOCK_Q=pad_up(Hq))
+    constants |= dict(BLOCK_K=pad_up(Hkv), BLOCK_D=pad_up(D // 2), **meta(config))
     inputs, grid = (q, k, cos, sin, position), (tile_count(config, S=S),)
     _tokens[grid](*inputs, q_out, k_out, S, *strides(*inputs), **constants)
     return q_out, k_out
@@ -161,4 +161,4 @@ def tokens(q, k, cos, sin, position, *, config):
 @baseline(rope)
 def library(q, k, cos, sin, position):
     c, s = cos[position][:, None].float(), sin[position][:, None].float()
-    return rotated(q.float(), c, s).to(q.dtype), rotated(k.float(), c, s).to(k.dtype)
+    return rotate(q.float(), c, s).to(q.dtype), rotate(k.float(), c, s).to(k.dtype)

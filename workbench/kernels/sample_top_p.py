@@ -36,8 +36,8 @@ sample_top_p = Spec(
     name="sample_top_p",
     inputs={
         "logits": Tensor("B V"),
-        "p": Tensor("B", dtype="fp32", make=topk.cycled(0.9, 0.5, 1.0, 0.7, 0.0)),
-        "temperature": Tensor("B", dtype="fp32", make=topk.cycled(1.0, 0.7, 1.5, 0.0)),
+        "p": Tensor("B", dtype="fp32", make=topk.cycle_kinds(0.9, 0.5, 1.0, 0.7, 0.0)),
+        "temperature": Tensor("B", dtype="fp32", make=topk.cycle_kinds(1.0, 0.7, 1.5, 0.0)),
         "seed": Tensor("B", dtype="int64", make=topk.any_seed),
     },
     outputs={"token": Tensor("B", dtype="int64")},

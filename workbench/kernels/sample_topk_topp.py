@@ -71,7 +71,7 @@ def reference(logits, k, p, temperature, seed):
 # A batch of a power of two rows, as they are timed, is a plain one; any other mixes all kinds.
 
 
-def cycled(*kinds):
+def cycle_kinds(*kinds):
     """A maker: the first kind for each row of a plain batch, else all in turn from any on."""
 
     def make(shape, dtype, device, generator):
@@ -91,9 +91,9 @@ sample_topk_topp = Spec(
     name="sample_topk_topp",
     inputs={
         "logits": Tensor("B V"),
-        "k": Tensor("B", dtype="int32", make=cycled(50, 1, 3, 0, 40, 2000, 64)),
-        "p": Tensor("B", dtype="fp32", make=cycled(0.9, 0.5, 1.0, 0.7, 0.0)),
-        "temperature": Tensor("B", dtype="fp32", make=cycled(1.0, 0.7, 1.5, 0.0)),
+        "k": Tensor("B", dtype="int32", make=cycle_kinds(50, 1, 3, 0, 40, 2000, 64)),
+        "p": Tensor("B", dtype="fp32", make=cycle_kinds(0.9, 0.5, 1.0, 0.7, 0.0)),
+        "temperature": Tensor("B", dtype="fp32", make=cycle_kinds(1.0, 0.7, 1.5, 0.0)),
         "seed": Tensor("B", dtype="int64", make=any_seed),
     },
     outputs={"token": Tensor("B", dtype="int64")},

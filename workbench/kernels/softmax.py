@@ -22,7 +22,7 @@ from workbench.dsl import (
     baseline,
     cores,
     meta,
-    padded,
+    pad_up,
     policies,
     row_schemes,
     tile_count,
@@ -39,7 +39,7 @@ from workbench.dsl.block_clusters import (
     send,
 )
 from workbench.dsl.gluon import UNCHECKED, gl, gluon, unwidened
-from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, threads, tile, value_or
 
 
 def reference(x):
@@ -64,9 +64,9 @@ softmax = Spec(
     ],
     tolerance={
         # fp32: x * log2(e) is rounded before the exponential, 1.4e-5 at x - max = -100
-        "fp32": Tolerance(relative=2e-5, of_rms=1e-6),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),  # 6e-8 is fp16's least step above zero
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-6),
+        "fp32": Tolerance(relative=2e-5, rms_share=1e-6),
+        "fp16": Tolerance(relative=1e-3, rms_share=1e-4),  # 6e-8 is fp16's least step above zero
+        "bf16": Tolerance(relative=8e-3, rms_share=1e-6),
     },
 )
 
@@ -269,7 +269,7 @@ def rows(x, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, _ = policies(config.hints)
-    constants = dict(BLOCK_N=padded(N), ONCE=once, **meta(config))
+    constants = dict(BLOCK_N=pad_up(N), ONCE=once, **meta(config))
     _rows[(tile_count(config, M=M),)](x, y, M, N, *x.stride(), **constants)
     return y
 
@@ -369,7 +369,7 @@ def cooperative(x, *, config):
     y, words = x.new_empty(M, N), x.new_zeros(M, slices, dtype=torch.int64)
     alike = {"launch_cooperative_grid": True, **bound(config)}
     for tell, hear in ((True, False), (False, True)) if INTERPRETED else ((True, True),):
-        constants = dict(SLICES=slices, BLOCK_S=padded(slices), TELL=tell, HEAR=hear)
+        constants = dict(SLICES=slices, BLOCK_S=pad_up(slices), TELL=tell, HEAR=hear)
         _slices[(programs,)](x, y, words, M, N, *x.stride(), **constants, **alike, **meta(config))
     return y
 
@@ -397,14 +397,14 @@ def size_clusters(config, limits, *, itemsize, M, N):
     if ctas == AUTO:
         enough = (c for c in (2, 4) if row <= c << 14 and M * c >= 2 * limits.cores)
         ctas = next(enough, 8)
-    suited = max(4, min(32, padded(-(-row // ctas)) >> 13))
-    return replace(config, ctas=ctas, num_warps=given(config.num_warps, suited))
+    suited = max(4, min(32, pad_up(-(-row // ctas)) >> 13))
+    return replace(config, ctas=ctas, num_warps=value_or(config.num_warps, suited))
 
 
 def slice_block(config, itemsize, N):
     """Return how many elements a block has place for: a slice, and no less than a widest load for
     each of its threads."""
-    return max(padded(-(-N // config.ctas)), 32 * config.num_warps * 16 // itemsize)
+    return max(pad_up(-(-N // config.ctas)), 32 * config.num_warps * 16 // itemsize)
 
 
 def registers_each(config, itemsize, N):
@@ -435,7 +435,7 @@ def clusters_work(config, limits, *, itemsize, M, N):
     resolve=size_clusters,
     refuse=refuse_clusters,
     work=clusters_work,
-    unchecked=UNCHECKED,
+    unchecked_reason=UNCHECKED,
 )
 def clusters(x, *, config):
     """One row in the registers of a cluster of blocks on neighbouring cores, which write maximum
@@ -487,7 +487,7 @@ def split(x, *, config):
     for low in range(0, M, batch):
         some = min(batch, M - low)
         for tell in (True, False):
-            constants = dict(SLICES=slices, BLOCK_S=padded(slices), TELL=tell, HEAR=not tell)
+            constants = dict(SLICES=slices, BLOCK_S=pad_up(slices), TELL=tell, HEAR=not tell)
             _slices[(some * slices,)](
                 x[low:], y[low:], words[low:], some, N, *x.stride(), **constants, **meta(config)
             )

@@ -32,9 +32,9 @@ swiglu = Spec(
     bench=[{"M": 8192, "N": 14_336}, {"M": 64, "N": 14_336}, {"M": 8192, "N": 4096}],
     tolerance={
         # fp32: gate * log2(e) is rounded before the exponential, 1e-5 at gate = -80
-        "fp32": Tolerance(relative=2e-5, of_rms=1e-6),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-6),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-6),
+        "fp32": Tolerance(relative=2e-5, rms_share=1e-6),
+        "fp16": Tolerance(relative=1e-3, rms_share=1e-6),
+        "bf16": Tolerance(relative=8e-3, rms_share=1e-6),
     },
 )
 

@@ -30,10 +30,10 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    given,
     stages,
     threads,
     tile,
+    value_or,
 )
 
 
@@ -51,7 +51,7 @@ def log_decays(shape, dtype, device, generator):
     return (-torch.exp(1.5 * x - 2)).to(dtype)  # -0.13 at the median, -40 at the strongest
 
 
-ROUNDED = Tolerance(relative=2e-2, of_rms=4e-2, rms=6e-3)  # operands of products in bf16
+ROUNDED = Tolerance(relative=2e-2, rms_share=4e-2, rms=6e-3)  # operands of products in bf16
 
 
 wkv6 = Spec(
@@ -77,13 +77,13 @@ wkv6 = Spec(
         {"B": 1, "T": 4096, "H": 40, "N": 64},
         {"B": 64, "T": 1, "H": 40, "N": 64},
     ],
-    extents={"N": Extent(among=(64,))},
+    extents={"N": Extent(choices=(64,))},
     # In 16 bits `chunked` rounds the operands of its products to bf16, which leaves errors of about
     # 0.3 % of the rms in y and in the state, and many times that in the worst of millions: all
     # together may be twice that. In fp32 each product is of six of bf16, which leaves 2^-22, and of
     # sums of decays three; a token passes on what was lost before it.
     tolerance={
-        "fp32": Tolerance(relative=1e-4, of_rms=1e-3, rms=1e-4),
+        "fp32": Tolerance(relative=1e-4, rms_share=1e-3, rms=1e-4),
         "fp16": ROUNDED,
         "bf16": ROUNDED,
     },
@@ -250,7 +250,7 @@ def split_values(config, limits, *, itemsize, B, T, H, N):
     where the heads alone give each core less than one and a half, else half. At 1 to 12 tokens a
     quarter took 0.83 to 0.97 of the time of half with up to 128 heads, and 1.13 with 256 (H200)."""
     block_v = 16 if 3 * limits.cores > 2 * B * H else 32
-    return replace(config, block_v=given(config.block_v, block_v))
+    return replace(config, block_v=value_or(config.block_v, block_v))
 
 
 def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
@@ -303,9 +303,9 @@ def size_values(config, limits, *, itemsize, B, T, H, N):
     chunk, warps = (64, 4) if not config.unrolled else (32, 2) if T >= 64 else (16, 4)
     return replace(
         config,
-        chunk=given(config.chunk, chunk),
-        num_warps=given(config.num_warps, warps),
-        block_v=given(config.block_v, block_v),
+        chunk=value_or(config.chunk, chunk),
+        num_warps=value_or(config.num_warps, warps),
+        block_v=value_or(config.block_v, block_v),
     )
 
 

@@ -23,7 +23,7 @@ import torch
 
 from workbench.dsl import FLA, INTERPRETED, meta, normal, strides, tl, triton
 from workbench.kernels import wkv6
-from workbench.spec import AUTO, Spec, Tensor, Work, given, stages
+from workbench.spec import AUTO, Spec, Tensor, Work, stages, value_or
 
 
 def reference(r, w, k, v, kk, a, state):
@@ -264,7 +264,7 @@ def size_stages(config, limits, *, itemsize, B, T, H, N):
     core). Its block of values is chosen as in `wkv6`."""
     config = wkv6.split_values(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
     few = B * H * (N // config.block_v) < FEW * limits.cores
-    return replace(config, num_stages=given(config.num_stages, 3 if few else 1))
+    return replace(config, num_stages=value_or(config.num_stages, 3 if few else 1))
 
 
 def sequential_work(config, limits, **at):

@@ -50,7 +50,7 @@ class Timed:
 
     timing: Measured | Predicted | None  # None of a duplicate, whose time is that of its leader
     error: float | None  # largest error over its tolerance: at most 1; None if not checked here
-    checked: Checked
+    check: Checked
     bits: str | None = None  # see `Record.bits`
     seed: int | None = None
     repeats: bool | None = None
@@ -64,7 +64,7 @@ class Refusal:
     stage: Stage
     reason: str
     own: bool = True  # the config caused it; else it took part when something else failed
-    poisoned: bool = False  # the process that measured it can measure nothing any more
+    is_poisoned: bool = False  # the process that measured it can measure nothing any more
     cause: Cause | None = None  # see `Failure.cause`
     attempts: int = 1
     rule: RuleName | None = None  # that the config breaks, where it is known

@@ -48,7 +48,7 @@ class PreparedProblem:
     spec: Spec
     dtype: str
     inputs: tuple[Any, ...]
-    expected: tuple[Any, ...]  # float64
+    targets: tuple[Any, ...]  # float64
     sizes: Sizes | None = None  # None: a tolerance that depends on them says less
     # right outputs of other configs: most configs of a kernel give the same bits, and comparing
     # those takes a hundredth of the time that comparing with the reference does
@@ -78,7 +78,7 @@ class Launched:
 
     outputs: tuple[Any, ...]
     fault: Fault | None = None  # a write outside the tensors, or to an input
-    borrowed: Fault | None = None  # an output without memory of its own
+    borrowing_fault: Fault | None = None  # an output without memory of its own
 
 
 def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
@@ -88,8 +88,8 @@ def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
     if launched.fault:
         return fault_check(launched.fault)
     checked = check_outputs(launched.outputs, problem)
-    if not checked.wrong and launched.borrowed:
-        return fault_check(launched.borrowed)
+    if not checked.wrong and launched.borrowing_fault:
+        return fault_check(launched.borrowing_fault)
     return checked
 
 
@@ -212,14 +212,14 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     be in the same places."""
     spec = problem.spec
     outputs = spec.compared_outputs(outputs)
-    if wrong := reference.returned_fault(spec, outputs, problem.expected):
+    if wrong := reference.returned_fault(spec, outputs, problem.targets):
         return fault_check(Fault("form", wrong))
     for right_outputs, checked in problem.right:
         if all(_same_bits(a, b) for a, b in zip(outputs, right_outputs, strict=True)):
             return checked
     verdicts = [
         _compare_output(name, actual, expected, problem)
-        for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
+        for name, actual, expected in zip(spec.outputs, outputs, problem.targets, strict=True)
     ]
     worst = max(verdicts, key=lambda v: v.error)
     if worst.wrong:
@@ -273,7 +273,7 @@ def compare_values(
     finite = e.isfinite()
     e, a = torch.where(finite, e, 0.0), torch.where(finite, a, 0.0)
     scale = e.square().mean().sqrt() if e.numel() else e.sum()
-    bound = allowed.relative * e.abs() + allowed.of_rms * scale + _least(actual.dtype)
+    bound = allowed.relative * e.abs() + allowed.rms_share * scale + _least(actual.dtype)
     error = (a - e).abs()
     ratio = error / bound
     worst = float(ratio.max()) if ratio.numel() else 0.0

@@ -77,7 +77,7 @@ class Rules:
 class CounterUpdate:
     """An update of the counter: the value it changed to, and when, within half of `gap_s`."""
 
-    at_s: float
+    clock_s: float
     millijoules: int
     gap_s: float
 
@@ -151,17 +151,17 @@ class Meter:
         """Return the seconds between two updates, and keep them: the median of several."""
         self.step_s = 0.0
         edges = [self.edge() for _ in range(self.rules.intervals + 1)]
-        self.step_s = step_of([edge.at_s for edge in edges])
+        self.step_s = step_of([edge.clock_s for edge in edges])
         return self.step_s
 
     def idle_w(self) -> float:
         """Return the power in watts of the board with nothing enqueued."""
         first = self.edge()
-        end = first.at_s + self._span_s(0.0)
+        end = first.clock_s + self._span_s(0.0)
         last = first
-        while last.at_s < end:
+        while last.clock_s < end:
             last = self.edge()
-        return _joules(first, last) / (last.at_s - first.at_s)
+        return _joules(first, last) / (last.clock_s - first.clock_s)
 
     def _span_s(self, call_s: float) -> float:
         rules = self.rules
@@ -191,12 +191,12 @@ class Meter:
         start = self.clock.now() + max(rules.lead_steps * self.step_s, rules.lead_s)
         run_until(lambda: self.clock.now() >= start and len(progress) > 1)
         first = self.edge(each)
-        end = first.at_s + self._span_s(load.estimate_s)
+        end = first.clock_s + self._span_s(load.estimate_s)
         run_until(lambda: self.clock.now() >= end)
         last = self.edge(each)
-        run_until(lambda: progress[-1][0] >= last.at_s)
-        calls = done_at(progress, last.at_s) - done_at(progress, first.at_s)
-        return EnergyWindow(_joules(first, last), last.at_s - first.at_s, calls)
+        run_until(lambda: progress[-1][0] >= last.clock_s)
+        calls = done_at(progress, last.clock_s) - done_at(progress, first.clock_s)
+        return EnergyWindow(_joules(first, last), last.clock_s - first.clock_s, calls)
 
 
 def step_of(at_s: Sequence[float]) -> float:

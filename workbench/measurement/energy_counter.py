@@ -46,7 +46,7 @@ class NvmlCounter:
             ) from None
         try:
             self._gpu = library.nvmlDeviceGetHandleByUUID(uuid)
-        except library.NVMLError:  # a slice has a UUID of its own, which is no board's
+        except library.NVMLError:  # a slice has a UUID of its own, which is not that of a board
             raise EnergyError(SLICE) from None
         if self._is_sliced():
             raise EnergyError(SLICE)

@@ -43,7 +43,7 @@ class Returned:
 
     outputs: tuple[Packed, ...]
     fault: Fault | None = None  # of the launch, which then has no outputs
-    borrowed: Fault | None = None  # of the memory of the outputs
+    borrowing_fault: Fault | None = None  # of the memory of the outputs
     launches: tuple[str, ...] = ()  # names of the device functions, in order
     operators: tuple[str, ...] = ()  # those of torch that compute, by name
 
@@ -52,7 +52,7 @@ class Returned:
 class CallResult:
     """The check of one call, with what its process says that it did."""
 
-    checked: Checked
+    check: Checked
     launches: tuple[str, ...]
     operators: tuple[str, ...]
 
@@ -73,7 +73,7 @@ def launch_on_inputs(impl: Impl, config: Any, call: Given) -> Returned:
     if fault:
         return Returned((), fault, None, launches, computing)
     outputs = tuple(pack_tensor(x) for x in launched.outputs)
-    return Returned(outputs, None, launched.borrowed, launches, computing)
+    return Returned(outputs, None, launched.borrowing_fault, launches, computing)
 
 
 _places: dict[Any, torch.Tensor] = {}  # memory of inputs, by place in the Spec and layout
@@ -119,8 +119,8 @@ def compare(problem: PreparedProblem, result: Returned) -> Checked:
     except Unpackable as error:
         return fault_check(Fault("form", f"what the launch returned is not a tensor: {error}"))
     verdict = check_outputs(outputs, problem)
-    if not verdict.wrong and result.borrowed:
-        return fault_check(result.borrowed)
+    if not verdict.wrong and result.borrowing_fault:
+        return fault_check(result.borrowing_fault)
     if not verdict.wrong and not result.launches:
         return fault_check(Fault("launches", "the launch runs no Triton kernel"))
     return verdict

@@ -33,7 +33,7 @@ def hard_problem(
     usual = inputs_.make(spec, sizes, dtype, device, seed)
     chance = torch.Generator(device=device).manual_seed(seed ^ 0x5EED)
     problem = PreparedProblem.wrap(spec, dtype, usual, sizes)
-    if not all(e.is_floating_point() for e in problem.expected):
+    if not all(e.is_floating_point() for e in problem.targets):
         return problem  # a decision may turn on the last bit
     gentle = ITEMSIZE[dtype] == 1 or any(
         spec.tolerance_of(name, dtype).rms is not None for name in spec.outputs
@@ -96,13 +96,13 @@ def _is_near(problem: PreparedProblem, inputs: Sequence[Any]) -> bool:
         outputs = output_tuple(spec.reference(*narrow))
     except Exception:  # it takes no fp32
         return False
-    for name, rough, e in zip(spec.outputs, outputs, problem.expected, strict=True):
+    for name, rough, e in zip(spec.outputs, outputs, problem.targets, strict=True):
         kind = inputs_.torch_dtype(spec.outputs[name].dtype or problem.dtype)
         if not bool(e.to(kind).isfinite().all()):
             return False
         allowed = spec.tolerance_of(name, problem.dtype)
         scale = e.square().mean().sqrt() if e.numel() else e.sum()
-        bound = (allowed.relative * e.abs() + allowed.of_rms * scale) / MARGIN
+        bound = (allowed.relative * e.abs() + allowed.rms_share * scale) / MARGIN
         least = torch.finfo(kind).smallest_normal
         if bool(((rough.double() - e).abs() > bound + least).any()):
             return False

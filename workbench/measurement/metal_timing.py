@@ -72,7 +72,7 @@ class WarmUp:
     call_s: float  # of one call in a chain, the host's share included
     calls: int  # of a chain
     windows: int
-    settled: bool  # two medians in a row agreed
+    has_settled: bool  # two medians in a row agreed
 
 
 def chain_length(call_s: float, rules: MetalProtocol) -> int:
@@ -170,6 +170,6 @@ def measured_time(
         rounds=len(windows),
         state="sustained",
         window_sizes=tuple(map(len, each)),
-        stable=stable and warm.settled,
+        stable=stable and warm.has_settled,
         compile_s=compile_s,
     )

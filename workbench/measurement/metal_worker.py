@@ -108,9 +108,9 @@ def resolve_task(task: MetalTask) -> tuple[Spec, Impl, Any]:
 class CheckedTask:
     """A config that gave the correct results, and the seconds that it took to compile."""
 
-    checked: Checked
+    check: Checked
     compile_s: float
-    by: CheckedBy
+    checker: CheckedBy
 
 
 _results: dict[tuple[str, str], CheckedTask | Refusal] = {}  # by kernel and the candidate's key
@@ -229,7 +229,7 @@ def _time_call(
     if timing.median_s < rules.bound * bound:
         times = f"{duration(timing.median_s)} is below the roofline bound of {duration(bound)}"
         return Refusal("measure", f"{times}: the calls did not do all of their work", rule="floor")
-    return Timed(timing, checked.checked.error, checked.by, checked.checked.bits, seed)
+    return Timed(timing, checked.check.error, checked.checker, checked.check.bits, seed)
 
 
 def _bound_s(task: MetalTask) -> float:

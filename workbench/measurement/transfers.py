@@ -28,7 +28,7 @@ class Copied:
     """One kind of copy at one size. `right`: the target equals the source."""
 
     direction: Direction
-    pinned: bool
+    is_pinned: bool
     bytes: int
     timing: Measured | None
     right: bool
@@ -36,7 +36,7 @@ class Copied:
     @property
     def name(self) -> str:
         """Return the kind of copy: `h2d_pinned`."""
-        return f"{self.direction}_{'pinned' if self.pinned else 'pageable'}"
+        return f"{self.direction}_{'pinned' if self.is_pinned else 'pageable'}"
 
 
 def prepare() -> None:
@@ -145,11 +145,11 @@ class _Copy:
 class _Taken:
     """Samples that are already taken."""
 
-    taken: Window
+    samples: Window
 
     def window(self) -> Window:
         """Return the window of samples."""
-        return self.taken
+        return self.samples
 
 
 def group_by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:

@@ -90,7 +90,7 @@ class Spent:
     """Seconds of one task by activity; the rest of `total` was preparation and flushes."""
 
     check: float = 0.0  # results computed and compared
-    timed: float = 0.0  # inside timed samples
+    timing_s: float = 0.0  # inside timed samples
     total: float = 0.0
 
 
@@ -100,7 +100,7 @@ class _Alone:
 
     candidate: Candidate
     entrant: Any
-    checked: Checked
+    check: Checked
     windows: list[Window] = field(default_factory=list)
 
 
@@ -116,7 +116,7 @@ class _State:
     problems: dict[int, Any]  # by seed
     kernel: Loaded | None = None
     launches: dict[str, list[str]] = field(default_factory=dict)  # of one call, by config's key
-    spent: Spent = field(default_factory=Spent)
+    durations: Spent = field(default_factory=Spent)
     alone: _Alone | None = None  # see `open_alone`
 
 
@@ -283,7 +283,7 @@ def _load_checks(prepared: Any) -> None:
 
     kinds = [t.dtype or prepared.dtype for t in prepared.spec.outputs.values()]
     check_outputs(
-        [e.to(torch_dtype(k)) for e, k in zip(prepared.expected, kinds, strict=True)], prepared
+        [e.to(torch_dtype(k)) for e, k in zip(prepared.targets, kinds, strict=True)], prepared
     )
 
 
@@ -308,9 +308,9 @@ def account_seconds(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]
     @wraps(task)
     def task_call(*args: Any) -> tuple[Any, Spent]:
         started = time.perf_counter()
-        _state().spent = Spent()
+        _state().durations = Spent()
         result = task(*args)
-        return result, replace(_state().spent, total=time.perf_counter() - started)
+        return result, replace(_state().durations, total=time.perf_counter() - started)
 
     return task_call
 
@@ -322,14 +322,14 @@ def _checking() -> Iterator[None]:
         yield
     finally:
         state = _state()
-        check = state.spent.check + time.perf_counter() - started
-        state.spent = replace(state.spent, check=check)
+        check = state.durations.check + time.perf_counter() - started
+        state.durations = replace(state.durations, check=check)
 
 
 def _took(entrant: Any, windows: Sequence[Window]) -> None:
     state = _state()
-    took = state.spent.timed + entrant.calls * sum(sum(w.samples_s) for w in windows)
-    state.spent = replace(state.spent, timed=took)
+    took = state.durations.timing_s + entrant.calls * sum(sum(w.samples_s) for w in windows)
+    state.durations = replace(state.durations, timing_s=took)
 
 
 @account_seconds
@@ -615,7 +615,7 @@ def _verify(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
             return _error_refusal(error, "launch")
     if _snapshot is not None and (name := _snapshot.replaced_function()) is not None:
         reason = f"the kernel's code replaced {name}, on which checks and times rely"
-        return Refusal("check", reason, poisoned=True, rule="functions")
+        return Refusal("check", reason, is_poisoned=True, rule="functions")
     return Refusal("check", checked.wrong, rule=checked.rule) if checked.wrong else checked
 
 
@@ -711,7 +711,7 @@ def close_alone(count: int | None = None) -> Timed | Refusal:
     that are shorter than possible."""
     alone = _open_candidate()
     _state().alone = None
-    last, _ = _checked_again(alone.candidate, alone.entrant, alone.checked)
+    last, _ = _checked_again(alone.candidate, alone.entrant, alone.check)
     if isinstance(last, Refusal):
         return last
     windows = alone.windows if count is None else alone.windows[-count:]
@@ -780,7 +780,7 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
             taken = tasks.take()
         except BaseException as cause:  # it is unknown which task caused it
             refusal = _error_refusal(cause, "measure")
-            if refusal.poisoned:  # the parent identifies it, as when the process dies
+            if refusal.is_poisoned:  # the parent identifies it, as when the process dies
                 raise ChildProcessError(f"the GPU answers it no more ({refusal.reason})") from cause
             return tasks.refuse_tasks(refusal)
         return tasks.close(taken)
@@ -792,7 +792,7 @@ class _InterleavedWindows(NamedTuple):
     """Windows of tasks by their places: in rounds, and after pauses; and facts of all of them."""
 
     rounds: Mapping[int, Sequence[Window]]
-    rested: Mapping[int, Sequence[Window]]
+    pauses: Mapping[int, Sequence[Window]]
     also: Mapping[str, Any]
 
 
@@ -802,7 +802,7 @@ class _Interleaved:
 
     parts: Sequence[WorkerTask]
     states: dict[Any, _State]
-    failed: dict[int, Refusal] = field(default_factory=dict)
+    refusals: dict[int, Refusal] = field(default_factory=dict)
     entrants: dict[int, Any] = field(default_factory=dict)
     counts: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
 
@@ -814,13 +814,13 @@ class _Interleaved:
                 with _switch_problem(_problem_state(self.states, part.job)):
                     checked = _verify(part.candidate)
                     if isinstance(checked, Refusal):
-                        self.failed[i] = checked
+                        self.refusals[i] = checked
                     else:
                         self.entrants[i], self.counts[i] = _entrant(part)
             except BaseException as unable:
-                self.failed[i] = _error_refusal(unable, "measure")
-            if i in self.failed and self.failed[i].poisoned:
-                return self.failed[i]
+                self.refusals[i] = _error_refusal(unable, "measure")
+            if i in self.refusals and self.refusals[i].is_poisoned:
+                return self.refusals[i]
         return None
 
     def take(self) -> _InterleavedWindows:
@@ -837,7 +837,7 @@ class _Interleaved:
         for i in range(len(self.parts)):
             time, boost = self._close_task(i, taken)
             results.append(TaskTime(time, *self.counts.get(i, (None, None)), boost))
-            if isinstance(time, Refusal) and time.poisoned:
+            if isinstance(time, Refusal) and time.is_poisoned:
                 rest = range(len(results), len(self.parts))
                 results += [TaskTime(time, *self.counts.get(n, (None, None))) for n in rest]
                 break
@@ -848,7 +848,7 @@ class _Interleaved:
     ) -> tuple[Timed | Refusal, Timed | Refusal | None]:
         """Return the time of a task, or why it has none, and its time after pauses."""
         if i not in self.entrants:
-            return self.failed[i], None
+            return self.refusals[i], None
         part, entrant = self.parts[i], self.entrants[i]
         with _switch_problem(_problem_state(self.states, part.job)):
             checked = _verify(part.candidate, seed=1)
@@ -857,13 +857,13 @@ class _Interleaved:
             time = _add_time(
                 checked, entrant, taken.rounds[i], "sustained", taken.also, part.regime
             )
-            if i not in taken.rested:
+            if i not in taken.pauses:
                 return time, None
-            return time, _add_time(checked, entrant, taken.rested[i], "boost", {}, part.regime)
+            return time, _add_time(checked, entrant, taken.pauses[i], "boost", {}, part.regime)
 
     def refuse_tasks(self, refusal: Refusal) -> list[TaskTime]:
         """Return each task without a time: for its own reason, or for this one."""
-        return [TaskTime(self.failed.get(i, refusal)) for i in range(len(self.parts))]
+        return [TaskTime(self.refusals.get(i, refusal)) for i in range(len(self.parts))]
 
 
 def _problem_state(states: dict[Any, _State], job: MeasureJob) -> _State:
@@ -888,7 +888,7 @@ def _switch_problem(state: _State) -> Iterator[None]:
 def _enter(state: _State) -> None:
     """Make this problem the current one; the seconds so far go with the task."""
     global _now
-    state.spent = _state().spent
+    state.durations = _state().durations
     _now = state
 
 
@@ -935,7 +935,7 @@ def _error_refusal(error: BaseException, stage: Stage) -> Refusal:
     if isinstance(error, Untimed):
         return Refusal("check", str(error), rule="streams" if _is_unjoined(error) else None)
     lost = _is_gpu_lost()
-    return Refusal(stage, first_sentence(error), poisoned=lost, cause="crash" if lost else None)
+    return Refusal(stage, first_sentence(error), is_poisoned=lost, cause="crash" if lost else None)
 
 
 def _is_unjoined(error: Untimed) -> bool:

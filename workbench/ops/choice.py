@@ -120,7 +120,7 @@ def _choices(
         return choices_of(spec, launch.device_of(place), dtype, sizes, refused=refused)
     limits, taken = launch.limits_of(place), []
     for impl in spec.impls:
-        if impl.backend != "triton" or impl.unchecked:
+        if impl.backend != "triton" or impl.unchecked_reason:
             continue
         config, text = default_of(impl, limits, dtype, sizes)
         if (reason := impl.rejection_reason(config, limits, dtype, sizes)) is None:

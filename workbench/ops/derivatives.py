@@ -27,14 +27,14 @@ class Derivative:
     `keep(inputs, outputs)` returns the tensors that the backward needs. `formula(needed, kept,
     gradients)` returns a gradient for each input, or None where it needs none; a gradient of an
     output is None where nothing depends on it, but not all of them are. `constant` names inputs
-    that have no gradient. `beside` are further outputs that the backward needs: the launchers
+    that have no gradient. `extras` are further outputs that the backward needs: the launchers
     write them where the keyword of that name is True, only where a gradient is to be prepared.
     """
 
     keep: Callable[[Tensors, Tensors], Tensors]
     formula: Callable[[Sequence[bool], Tensors, Gradients], Gradients]
     constant: tuple[str, ...] = ()
-    beside: Mapping[str, Tensor] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 DERIVATIVES: dict[str, Derivative] = {}
@@ -185,12 +185,12 @@ def _torch_gradients(kept: Tensors, gradient: torch.Tensor | None, causal: bool)
     """Return dq, dk and dv by torch's memory-efficient kernel."""
     from workbench.kernels import attention_backward
 
-    by_torch: Any = attention_backward.by_torch  # kernels' files have no types
+    by_torch: Any = attention_backward.torch_gradients  # kernels' files have no types
     result: Gradients = by_torch(*kept, gradient, causal=causal)
     return result
 
 
-@derivative(keep_all, beside=LOGS)
+@derivative(keep_all, extras=LOGS)
 def attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
     """Return dq, dk and dv of the kernel `attention_backward`, in fp32 of torch's."""
     if takes_torch(kept):
@@ -198,7 +198,7 @@ def attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gr
     return tuple(ops.attention_backward(*kept, gradients[0]))
 
 
-@derivative(keep_all, beside=LOGS)
+@derivative(keep_all, extras=LOGS)
 def causal_attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
     """Return dq, dk and dv of the kernel `causal_attention_backward`, in fp32 of torch's."""
     if takes_torch(kept):

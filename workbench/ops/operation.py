@@ -105,7 +105,7 @@ def _define_operator(spec: Spec, launched: Callable[..., Any]) -> Any:
     derivative = DERIVATIVES.get(spec.name)
     if derivative is None:
         autograd = _refusing(spec, overload)
-    elif derivative.beside:
+    elif derivative.extras:
         autograd = _choose_overload(overload, _define_wider(spec, derivative))
     else:
         _differentiate(spec, spec.name, derivative)
@@ -126,9 +126,9 @@ def _define_wider(spec: Spec, derivative: Derivative) -> Any:
     """Define the operator that also returns what the backward needs, as
     `attention_with_lse(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)`, with its backward.
     Returns its overload."""
-    name = "_with_".join((spec.name, *derivative.beside))
-    wider = replace(spec, outputs={**spec.outputs, **derivative.beside})
-    overload = _operator(wider, name, _launching(wider, {}, dict.fromkeys(derivative.beside, True)))
+    name = "_with_".join((spec.name, *derivative.extras))
+    wider = replace(spec, outputs={**spec.outputs, **derivative.extras})
+    overload = _operator(wider, name, _launching(wider, {}, dict.fromkeys(derivative.extras, True)))
     _differentiate(wider, name, derivative)
     return overload
 
@@ -267,7 +267,7 @@ def _formula(spec: Spec, derivative: Derivative) -> tuple[Callable[..., None], C
                     f"{title(spec)} has no gradient for {name}, which requires one; detach it."
                 )
         outputs = output if isinstance(output, tuple) else (output,)
-        ctx.mark_non_differentiable(*outputs[len(outputs) - len(derivative.beside) :])
+        ctx.mark_non_differentiable(*outputs[len(outputs) - len(derivative.extras) :])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*derivative.keep(inputs, outputs))
 

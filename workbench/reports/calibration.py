@@ -31,10 +31,10 @@ class CalibratedPart:
 
     kernel: str
     dtype: str
-    measured: int  # sizes that correct the model
+    measured_sizes: int  # sizes that correct the model
     times: int
     errors: ErrorRange | None
-    held: Sequence[HeldSize]
+    held_sizes: Sequence[HeldSize]
 
     @property
     def title(self) -> str:
@@ -44,19 +44,19 @@ class CalibratedPart:
     @property
     def plain(self) -> dict[str, Any]:
         """The part as plain data: shares and ratios."""
-        figures = summary_of(self.held) if self.held else {}
-        known = {name: x for name, x in figures.items() if not math.isnan(x)}
+        figures = summary_of(self.held_sizes) if self.held_sizes else {}
+        numbers = {name: x for name, x in figures.items() if not math.isnan(x)}
         errors = [self.errors.low, self.errors.high] if self.errors else None
-        about = {"kernel": self.kernel, "dtype": self.dtype, "measured_sizes": self.measured}
-        return {**about, "times": self.times, "errors": errors, "held_back": known}
+        about = {"kernel": self.kernel, "dtype": self.dtype, "measured_sizes": self.measured_sizes}
+        return {**about, "times": self.times, "errors": errors, "held_back": numbers}
 
 
-def part_of(known: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
+def part_of(calibration: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
     """Return a kernel of a calibration, checked at the sizes that it holds back."""
-    times = known.times_of(kernel, dtype)
-    spec, used = catalog.spec_of(kernel), [t for t in times if not t.held]
-    held, errors = held_sizes(spec, dtype, device, times), error_range(spec, device, times)
-    return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, held)
+    times = calibration.times_of(kernel, dtype)
+    spec, used = catalog.spec_of(kernel), [t for t in times if not t.is_check]
+    sizes, errors = held_sizes(spec, dtype, device, times), error_range(spec, device, times)
+    return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, sizes)
 
 
 def _slowdown_text(regret: float | None) -> str:
@@ -70,19 +70,19 @@ def _held_figure(
     name: str, write: Callable[[float], str] = _slowdown_text
 ) -> Callable[[CalibratedPart], str]:
     """Return the cell of a figure over the sizes held back, empty where there are none."""
-    return lambda part: write(summary_of(part.held)[name]) if part.held else ""
+    return lambda part: write(summary_of(part.held_sizes)[name]) if part.held_sizes else ""
 
 
-def _over_best(name: str) -> Callable[[HeldSize], str]:
-    def cell(held: HeldSize) -> str:
-        seconds = getattr(held, name)
-        return _slowdown_text(seconds / held.best_s - 1 if seconds else None)
+def _excess_cell(name: str) -> Callable[[HeldSize], str]:
+    def cell(size: HeldSize) -> str:
+        seconds = getattr(size, name)
+        return _slowdown_text(seconds / size.best_s - 1 if seconds else None)
 
     return cell
 
 
-def _within_text(part: CalibratedPart) -> str:
-    many = len(part.held)
+def _share_text(part: CalibratedPart) -> str:
+    many = len(part.held_sizes)
     return _held_figure("chosen_within_5", lambda share: f"{round(share * many)} of {many}")(part)
 
 
@@ -91,22 +91,22 @@ def _rank_figure(rank: float) -> str:
 
 
 def _range_text(part: CalibratedPart) -> str:
-    known = part.errors
-    return f"{known.low:.2f} to {known.high:.2f}" if known else "too few sizes"
+    errors = part.errors
+    return f"{errors.low:.2f} to {errors.high:.2f}" if errors else "too few sizes"
 
 
-def _rank_text(held: HeldSize) -> str:
+def _rank_text(size: HeldSize) -> str:
     """Return the rank correlation, or that it means nothing."""
-    if held.spread <= 1.1:
-        return f"all within {held.spread - 1:.0%}"
-    return "too few" if math.isnan(held.rank) else f"{held.rank:.2f}"
+    if size.spread <= 1.1:
+        return f"all within {size.spread - 1:.0%}"
+    return "too few" if math.isnan(size.rank) else f"{size.rank:.2f}"
 
 
 KERNELS: Columns = (
     ("kernel", lambda part: part.title),
-    ("sizes", lambda part: str(part.measured)),
-    ("held back", lambda part: str(len(part.held))),
-    ("chosen within 5 %", _within_text),
+    ("sizes", lambda part: str(part.measured_sizes)),
+    ("held back", lambda part: str(len(part.held_sizes))),
+    ("chosen within 5 %", _share_text),
     ("chosen, worst", _held_figure("chosen_worst")),
     ("default, worst", _held_figure("default_worst")),
     ("first predicted, median", _held_figure("first_median")),
@@ -117,28 +117,28 @@ KERNELS: Columns = (
     ("measured / predicted", _range_text),
 )
 SIZES: Columns = (
-    ("sizes", lambda held: sizes_text(held.sizes)),
-    ("best known", lambda held: duration(held.best_s)),
-    ("launch takes", lambda held: held.chosen),
-    ("its time", lambda held: duration(held.chosen_s) if held.chosen_s else "not measured"),
-    ("over the best", lambda held: _slowdown_text(held.regret)),
-    ("default", _over_best("default_s")),
-    ("first predicted", _over_best("first_s")),
-    ("best of five", _over_best("five_s")),
+    ("sizes", lambda size: sizes_text(size.sizes)),
+    ("best known", lambda size: duration(size.best_s)),
+    ("launch takes", lambda size: size.choice),
+    ("its time", lambda size: duration(size.chosen_s) if size.chosen_s else "not measured"),
+    ("over the best", lambda size: _slowdown_text(size.regret)),
+    ("default", _excess_cell("default_s")),
+    ("first predicted", _excess_cell("first_s")),
+    ("best of five", _excess_cell("five_s")),
     ("rank", _rank_text),
 )
 
 
-def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
+def sentence(calibration: Calibration, parts: Sequence[CalibratedPart]) -> str:
     """Return what the calibration gives in one or two sentences."""
-    held = [h for part in parts for h in part.held]
+    sizes = [h for part in parts for h in part.held_sizes]
     kernels = f"{len(parts)} kernel{'s' * (len(parts) != 1)}"
-    begin = f"The {known.title} has {len(known.times):,} times of {kernels}."
-    if not held:
+    begin = f"The {calibration.title} has {len(calibration.times):,} times of {kernels}."
+    if not sizes:
         return f"{begin} It holds no sizes back, so nothing checks it."
-    regrets_ = [r for h in held if (r := h.regret) is not None]
+    regrets_ = [r for h in sizes if (r := h.regret) is not None]
     near = sum(r <= 0.05 for r in regrets_)
-    left = len(held) - len(regrets_)
+    left = len(sizes) - len(regrets_)
     more = f" At {left} more, what it takes was not timed." if left else ""
     return (
         f"{begin} At {near} of {len(regrets_)} sizes that it holds back, a launch without a config "
@@ -160,28 +160,28 @@ def show(console: Console, parts: Sequence[CalibratedPart]) -> None:
     console.print(shown)
 
 
-def page(known: Calibration, parts: Sequence[CalibratedPart], device: Device) -> str:
+def page(calibration: Calibration, parts: Sequence[CalibratedPart], device: Device) -> str:
     """Return the page as HTML."""
     return render(
         "calibration.html.j2",
         run=SimpleNamespace(
             kernel="calibration", engine="held-back sizes", device=device.title, predicted=False
         ),
-        about=known.about,
-        sentence=sentence(known, parts),
+        about=calibration.metadata,
+        sentence=sentence(calibration, parts),
         kernels=table(KERNELS, parts),
-        sizes=[(p.title, table(SIZES, p.held, text=(2,))) for p in parts if p.held],
+        sizes=[(p.title, table(SIZES, p.held_sizes, text=(2,))) for p in parts if p.held_sizes],
         figure=regrets(
             [
-                (p.title, ratios(p.held, "chosen_s"), ratios(p.held, "default_s"))
+                (p.title, ratios(p.held_sizes, "chosen_s"), ratios(p.held_sizes, "default_s"))
                 for p in parts
-                if p.held
+                if p.held_sizes
             ],
             "calibration",
         ),
     )
 
 
-def ratios(held: Sequence[HeldSize], name: str) -> list[float]:
+def ratios(sizes: Sequence[HeldSize], name: str) -> list[float]:
     """Return times over the best known at the sizes where this one was measured."""
-    return [seconds / h.best_s for h in held if (seconds := getattr(h, name))]
+    return [seconds / h.best_s for h in sizes if (seconds := getattr(h, name))]

@@ -56,15 +56,15 @@ NEEDS_GPU = "No GPU took part: nothing here was measured."
 @dataclass(frozen=True)
 class StatePair:
     """A measured ceiling in both states of the clock. One without a state, such as a copy between
-    host and device, is `settled`, and its `boost` is None, as is that of older runs."""
+    host and device, is `steady`, and its `boost` is None, as is that of older runs."""
 
-    settled: Plain | None
+    steady: Plain | None
     boost: Plain | None
 
     @property
     def each(self) -> list[Plain]:
         """Return those that are there, the sustained one first."""
-        return [one for one in (self.settled, self.boost) if one is not None]
+        return [one for one in (self.steady, self.boost) if one is not None]
 
     @property
     def title(self) -> str:
@@ -83,8 +83,8 @@ def pairs_of(ceilings: Mapping[str, Plain]) -> list[StatePair]:
     named = [(stem_of(n), c) for n, c in ceilings.items() if n.endswith(MEASURED)]
     pairs = []
     for group in group_by(named, lambda pair: pair[0]).values():
-        known = {c.get("state") == "boost": c for _, c in group}
-        pairs.append(StatePair(known.get(False), known.get(True)))
+        states = {c.get("state") == "boost": c for _, c in group}
+        pairs.append(StatePair(states.get(False), states.get(True)))
     return pairs
 
 
@@ -102,8 +102,8 @@ def measured_of(run: Run) -> list[dict[str, Any]]:
 
 def stated_of(run: Run) -> list[dict[str, Any]]:
     """Return the ceilings of datasheets and arithmetic."""
-    known = run.ceilings.items()
-    return [dict(c, name=n) for n, c in known if not n.endswith(MEASURED) and "title" in c]
+    items = run.ceilings.items()
+    return [dict(c, name=n) for n, c in items if not n.endswith(MEASURED) and "title" in c]
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
@@ -133,10 +133,10 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
 def sentence(run: Run) -> str:
     """Return one sentence with the device's main measured ceilings."""
     device = run.environment.gpu or run.device
-    known = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
-    pairs = {stem_of(p.each[0]["name"]): p for p in pairs_of(known)}
+    rates = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
+    pairs = {stem_of(p.each[0]["name"]): p for p in pairs_of(rates)}
     parts = [f"{what} {_both(pairs[name])}" for name, what in WORDS.items() if name in pairs]
-    one = known.get("launch" + MEASURED)
+    one = rates.get("launch" + MEASURED)
     launch = f"a launch in a graph takes {amount(one['value'], one)}" if one else ""
     text = "; ".join(filter(None, (f"{device} {', '.join(parts)}" if parts else "", launch)))
     if text:
@@ -201,7 +201,7 @@ def digits_with_zeros(value: float) -> str:
 
 def _cells(pair: StatePair) -> list[str]:
     """Return the cells under HEADS."""
-    spreads = [*_spread(pair.settled), *_spread(pair.boost)]
+    spreads = [*_spread(pair.steady), *_spread(pair.boost)]
     return [pair.title, *spreads, pair.word, _stated_shares(pair), _libraries(pair)]
 
 
@@ -236,14 +236,14 @@ def _stated_shares(pair: StatePair) -> str:
 
 def _libraries(pair: StatePair) -> str:
     """Return the library reference and its rate in each state."""
-    known = [c["library"] for c in pair.each if c.get("library")]
-    if not known:
+    libraries = [c["library"] for c in pair.each if c.get("library")]
+    if not libraries:
         return ""
     scale, unit = scale_of(pair.each[0])
     rates = _state_texts(
         pair, lambda c: digits(c["library"]["value"] / scale) if c.get("library") else "none"
     )
-    return f"{known[0]['name']}: {rates or 'none'} {unit}"
+    return f"{libraries[0]['name']}: {rates or 'none'} {unit}"
 
 
 def _state_texts(pair: StatePair, text: Callable[[Plain], str]) -> str:
@@ -331,7 +331,7 @@ def _bar(one: Plain) -> Bar:
         "value": own if measured else None,
         "low": one.get("low"),
         "high": one.get("high"),
-        "stated": own if stated is None and not measured else stated,
+        "stated_value": own if stated is None and not measured else stated,
         "library": one.get("library", {}).get("value"),
     }
     scaled = {name: None if v is None else v / scale for name, v in drawn.items()}
@@ -362,8 +362,8 @@ def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
 
 def _way(kind: str) -> str:
     """Return `host to device, pinned` for `h2d_pinned`."""
-    known = kind.replace("h2d", "host to device").replace("d2h", "device to host")
-    return known.replace("_", ", ")
+    words = kind.replace("h2d", "host to device").replace("d2h", "device to host")
+    return words.replace("_", ", ")
 
 
 def _variant(outcome: Outcome) -> list[str]:

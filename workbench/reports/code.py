@@ -43,7 +43,7 @@ class CodeView:
     command: str
     word: str = ""  # of --find
     matches: Sequence[tuple[int, Instruction]] = ()
-    against: str = ""
+    baseline: str = ""
     comparison: CodeComparison | None = None
     samples: StallSamples | None = None
     sources: Mapping[str, str] | None = None  # texts that a profile holds; else they are on disk
@@ -68,7 +68,7 @@ def page(view: CodeView) -> str:
         partitions=partition_table(code),
         partition_sentence=partition_sentence(code),
         against_sentence=(
-            comparison_sentence(view.comparison, view.against) if view.comparison else ""
+            comparison_sentence(view.comparison, view.baseline) if view.comparison else ""
         ),
         changes=change_tables(view.comparison) if view.comparison else [],
         matches=[(i, _where(code, i, op), op.text[:LONGEST]) for i, op in view.matches],
@@ -133,10 +133,10 @@ def _groups(mix: Mix) -> str:
 def bytes_text(mix: Mix, kind: str) -> str:
     """Return the bytes that a thread moves by accesses of a kind, each instruction once."""
     each = [a for a in mix.accesses if a.kind == kind]
-    known = sum(a.bytes or 0 for a in each)
+    count = sum(a.bytes or 0 for a in each)
     if any(a.width is None for a in each):
-        return f"{known} and by descriptor" if known else "by descriptor"
-    return str(known)
+        return f"{count} and by descriptor" if count else "by descriptor"
+    return str(count)
 
 
 def matrix_text(mix: Mix) -> str:
@@ -194,7 +194,7 @@ PARTITIONS: Columns = (
     ("partition", lambda p: p.name),
     ("role", lambda p: ", ".join(p.roles) or "waits or ends"),
     ("blocks", lambda p: str(len(p.blocks))),
-    ("labelled blocks", lambda p: str(p.labelled)),
+    ("labelled blocks", lambda p: str(p.labels)),
     ("mbarriers at", lambda p: ", ".join(f"{b:#x}" for b in sorted(p.barriers))),
 )
 
@@ -206,11 +206,11 @@ def partition_table(code: MachineCode) -> Table | None:
 
 def partition_sentence(code: MachineCode) -> str:
     """Return what the partitions share, in one or two sentences."""
-    known = code.partitions
-    if known is None:
+    split = code.partitions
+    if split is None:
         return "The kernel is not warp-specialised: no jump leads to parts with different roles."
-    overlap = "; ".join(f"{a} and {b} share {amount(n, 'block')}" for a, b, n in known.overlaps)
-    shared = ", ".join(f"{b:#x} ({', '.join(names)})" for b, names in known.shared_barriers)
+    overlap = "; ".join(f"{a} and {b} share {amount(n, 'block')}" for a, b, n in split.overlaps)
+    shared = ", ".join(f"{b:#x} ({', '.join(names)})" for b, names in split.shared_barriers)
     first = f"Partitions overlap: {overlap}." if overlap else "No two partitions share a block."
     return f"{first} Shared mbarriers: {shared}." if shared else f"{first} No mbarrier is shared."
 
@@ -248,14 +248,14 @@ def _difference(change: Change) -> str:
     return f"{change.after - change.before:+d}"
 
 
-def _known(value: int | None) -> str:
+def _number_text(value: int | None) -> str:
     return "not known" if value is None else str(value)
 
 
 CHANGES: Columns = (
     ("", lambda each: each.name),
-    ("against", lambda each: _known(each.before)),
-    ("this", lambda each: _known(each.after)),
+    ("against", lambda each: _number_text(each.before)),
+    ("this", lambda each: _number_text(each.after)),
     ("change", _difference),
 )
 
@@ -278,8 +278,8 @@ def comparison_sentence(result: CodeComparison, against: str) -> str:
 
 def _source_lines(code: MachineCode) -> dict[SourceLine, int]:
     """Return a number for each source line, by file and line."""
-    known = {op.source for op in code.listing.instructions if op.source}
-    return {s: n for n, s in enumerate(sorted(known, key=lambda s: (s.file, s.line)))}
+    sources = {op.source for op in code.listing.instructions if op.source}
+    return {s: n for n, s in enumerate(sorted(sources, key=lambda s: (s.file, s.line)))}
 
 
 def _runs(code: MachineCode) -> dict[SourceLine, list[tuple[int, int]]]:
@@ -363,7 +363,7 @@ def _listing(
             "title": f"B{b.number} at {place_text(code, b)}: {block_text(code, b)}",
             "depth": depths.get(b.number, 0),
             "reached": b.number in depths,
-            "after": b.after,
+            "after": b.successors,
             "text": _block_markup(code, (b.start, b.end), lines, samples)
             if b.number in shown
             else None,
@@ -436,8 +436,8 @@ def listing_lines(code: MachineCode, samples: StallSamples | None = None) -> lis
     samples."""
     result = []
     for block in code.graph.blocks:
-        leads = ", ".join(f"B{n}" for n in block.after)
-        reached = "" if block.number in code.graph.reached else ", not reached"
+        leads = ", ".join(f"B{n}" for n in block.successors)
+        reached = "" if block.number in code.graph.reachable else ", not reached"
         title = f"B{block.number} at {place_text(code, block)}: {block_text(code, block)}"
         result.append(f"{title}{reached}{'; then ' * bool(leads)}{leads}")
         for i in range(block.start, block.end):

@@ -214,16 +214,16 @@ def _step_table(findings: Sequence[Finding]) -> list[str]:
     parts = []
     for finding, group in groups:
         by_name = {e.name: e for e in finding.evidence if e.group == group}
-        chosen = [
+        columns = [
             (head, next((by_name[n] for n in names if n in by_name), None), target)
             for head, names, target in STEP
         ]
         rows = [
             [text(head), *row_of(replace(e, target=e.target or target))[1:]]
-            for head, e, target in chosen
+            for head, e, target in columns
             if e is not None
         ]
-        missing = [head for head, e, _ in chosen if e is None]
+        missing = [head for head, e, _ in columns if e is None]
         parts.append(f"Of {subject(finding)}: {text(group)}.")
         parts.append(table(HEADS, rows, RIGHT))
         if missing:
@@ -354,8 +354,8 @@ def _best(records: Sequence[Record]) -> dict[tuple[object, ...], Record]:
     """Return the fastest record by problem, without libraries."""
     best: dict[tuple[object, ...], Record] = {}
     for r in (r for r in records if not r.case.is_baseline):
-        known = best.get(_problem(r))
-        if known is None or r.time_s < known.time_s:
+        record = best.get(_problem(r))
+        if record is None or r.time_s < record.time_s:
             best[_problem(r)] = r
     return best
 
@@ -426,16 +426,16 @@ def code(words: str) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return a Markdown table whose columns are aligned in the source; numbers are on the right.
     Cells are escaped already, and empty columns are left out."""
-    kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
-    cells = [[text(heads[n]) for n in kept], *([row[n] for n in kept] for row in rows)]
-    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(kept))]
+    some = [n for n in range(len(heads)) if any(row[n] for row in rows)]
+    cells = [[text(heads[n]) for n in some], *([row[n] for n in some] for row in rows)]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(some))]
     rule = [
-        "-" * (widths[i] - 1) + ":" if n in right else "-" * widths[i] for i, n in enumerate(kept)
+        "-" * (widths[i] - 1) + ":" if n in right else "-" * widths[i] for i, n in enumerate(some)
     ]
     lines = []
     for row in (cells[0], rule, *cells[1:]):
         padded = (
-            cell.rjust(widths[i]) if kept[i] in right else cell.ljust(widths[i])
+            cell.rjust(widths[i]) if some[i] in right else cell.ljust(widths[i])
             for i, cell in enumerate(row)
         )
         lines.append("| " + " | ".join(padded) + " |")

@@ -35,7 +35,7 @@ class ListedChange:
     series: HistorySeries
     change: LevelChange
     branches: tuple[str, ...]
-    between: Between
+    commits: Between
 
 
 class PredictedTime(NamedTuple):
@@ -56,29 +56,29 @@ class Site:
 
     series: Sequence[HistorySeries]
     changes: Sequence[ListedChange]
-    predicted: Sequence[PredictedTime]
+    predictions: Sequence[PredictedTime]
     branches: Sequence[str]  # the one to show first comes first
     commits: Mapping[str, CommitText] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)  # page of a run, from the site's root
     notes: Sequence[str] = ()  # a sentence each
-    written: str = ""  # when, ISO 8601
+    date: str = ""  # when, ISO 8601
     command: str = ""
 
     @property
     def kernels(self) -> list[str]:
         """Names of all kernels, sorted."""
-        return sorted({s.key.kernel for s in self.series} | {p.kernel for p in self.predicted})
+        return sorted({s.key.kernel for s in self.series} | {p.kernel for p in self.predictions})
 
     @property
     def devices(self) -> list[str]:
         """Names of the devices with measured times, then of those with predictions alone."""
         measured = sorted({s.key.device for s in self.series})
-        return measured + sorted({p.device for p in self.predicted} - set(measured))
+        return measured + sorted({p.device for p in self.predictions} - set(measured))
 
     @property
     def dtypes(self) -> list[str]:
         """Names of all dtypes, sorted."""
-        return sorted({s.key.dtype for s in self.series} | {p.dtype for p in self.predicted})
+        return sorted({s.key.dtype for s in self.series} | {p.dtype for p in self.predictions})
 
 
 def file_of(kernel: str) -> str:
@@ -103,7 +103,7 @@ def index_page(site: Site) -> str:
         rows=_matrix(site),
         changes=[_change_row(site, each, "") for each in _sort_changes(site.changes)],
         measured={s.key.device for s in site.series},
-        errors=devices_words((p.device, p.kernel) for p in site.predicted),
+        errors=devices_words((p.device, p.kernel) for p in site.predictions),
         regressions=_count(site, "slower"),
         improvements=_count(site, "faster"),
         data=_script_safe({"branches": list(site.branches)}),
@@ -115,7 +115,7 @@ def kernel_page(site: Site, kernel: str) -> str:
     """Return the page of one kernel as HTML, with its points as JSON."""
     series = sorted((s for s in site.series if s.key.kernel == kernel), key=_place)
     changes = [c for c in site.changes if c.series.key.kernel == kernel]
-    predicted = [p for p in site.predicted if p.kernel == kernel]
+    predicted = [p for p in site.predictions if p.kernel == kernel]
     keys = [s.key for s in series]
     return render(
         "history_kernel.html.j2",
@@ -157,7 +157,7 @@ def _matrix(site: Site) -> list[dict[str, Any]]:
         if s.key.which == "best" and s.key.regime == "cold":
             kernel, sizes, dtype, device = s.key.problem
             by_problem.setdefault((kernel, dtype, sizes), {}).setdefault(device, []).append(s)
-    only = {(p.kernel, p.dtype, p.sizes, p.device): p for p in site.predicted}
+    only = {(p.kernel, p.dtype, p.sizes, p.device): p for p in site.predictions}
     for kernel, dtype, sizes, _ in only:
         by_problem.setdefault((kernel, dtype, sizes), {})
     first = _first_problems(by_problem)
@@ -197,11 +197,11 @@ def _cells(
     for number, branch in enumerate(site.branches):
         cells = []
         for device in site.devices:
-            chosen = _cell_series(devices.get(device, ()), branch)
+            series = _cell_series(devices.get(device, ()), branch)
             predicted = only.get((*problem, device))
             cells.append(
-                _cell(chosen, branch)
-                if chosen
+                _cell(series, branch)
+                if series
                 else _predicted_cell(predicted)
                 if predicted
                 else None
@@ -218,7 +218,7 @@ def _cell_series(each: Sequence[HistorySeries], branch: str) -> HistorySeries | 
     if not there:
         return None
     finals = [s for s in there if s.key.phase == "final"] or there
-    newest = max(finals, key=lambda s: _latest(s, branch).at_s).key
+    newest = max(finals, key=lambda s: _latest(s, branch).epoch_s).key
     alike = [s for s in finals if (s.key.protocol, s.key.phase) == (newest.protocol, newest.phase)]
     return min(alike, key=lambda s: _latest(s, branch).time.middle)
 
@@ -243,7 +243,7 @@ class Cell(NamedTuple):
     spark: str = ""
     trend: str = ""
     direction: str = ""
-    predicted: bool = False
+    is_predicted: bool = False
 
 
 def _cell(series: HistorySeries, branch: str) -> Cell:
@@ -281,7 +281,7 @@ def _trend(series: HistorySeries, branch: str) -> tuple[str, str]:
 
 def _predicted_cell(predicted: PredictedTime) -> Cell:
     time = f"~{rough(predicted.time_s)}"
-    return Cell("", time, f"{predicted.impl}, predicted", predicted=True)
+    return Cell("", time, f"{predicted.impl}, predicted", is_predicted=True)
 
 
 # Changes
@@ -305,7 +305,7 @@ def change_text(change: LevelChange) -> str:
 def commit_title(name: CommitName) -> str:
     """Return a commit in short: `3f2a9c1d`, with `+` where the work tree had changes; a run's id
     where there was no commit."""
-    return f"{name.text[:8]}{'+' if name.dirty else ''}" if name.known else name.text
+    return f"{name.text[:8]}{'+' if name.dirty else ''}" if name.is_known else name.text
 
 
 def _sort_changes(changes: Iterable[ListedChange]) -> list[ListedChange]:
@@ -313,7 +313,7 @@ def _sort_changes(changes: Iterable[ListedChange]) -> list[ListedChange]:
     order = ("slower", "drift", "library", "faster", "episode")
     return sorted(
         changes,
-        key=lambda c: (order.index(c.change.direction), -c.series.points[c.change.after].at_s),
+        key=lambda c: (order.index(c.change.direction), -c.series.points[c.change.after].epoch_s),
     )
 
 
@@ -328,7 +328,7 @@ def _change_row(site: Site, listed: ListedChange, root: str) -> dict[str, Any]:
         "before": _commit(site, before), "after": _commit(site, after),
         "old": _level(change.old, change.old), "new": _level(change.new, change.old),
         "sought": f"ratio to {series.reference}" if series.sought_in == "ratio" else "time",
-        "p": f"{change.p:.1g}", "differences": change.differences, "between": listed.between,
+        "p": f"{change.p:.1g}", "differences": change.differences, "between": listed.commits,
         "branches": " ".join(str(numbers[b]) for b in listed.branches if b in numbers),
         "runs": [(run, root + site.links[run] if run in site.links else "")
                  for run in (*before.runs[-2:], *after.runs[-2:])],
@@ -349,11 +349,11 @@ def _level(level: Ratio, unit: Ratio) -> str:
 
 
 def _commit(site: Site, point: CommitPoint) -> dict[str, str]:
-    known = site.commits.get(point.name.text)
+    commit = site.commits.get(point.name.text)
     return {
         "title": commit_title(point.name),
-        "date": known.date if known else "",
-        "subject": known.subject if known else "",
+        "date": commit.date if commit else "",
+        "subject": commit.subject if commit else "",
     }
 
 
@@ -399,7 +399,7 @@ def _series_data(
     key = series.key
     points = [
         [
-            commits.place(p.name.text), 2 * (not p.name.known) + p.name.dirty, *_numbers(p.time),
+            commits.place(p.name.text), 2 * (not p.name.is_known) + p.name.dirty, *_numbers(p.time),
             *(_numbers(p.ratio) if p.ratio else (None, None, None)),
             [runs.place(run) for run in p.runs], configs.place(p.config),
         ]

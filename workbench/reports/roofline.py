@@ -65,7 +65,7 @@ def page(sheet: Sheet) -> str:
         predicted=[d for d in sheet.devices if _is_predicted(sheet, d)],
         emulated=EMULATED if _is_emulated(sheet) else "",
         intervals=INTERVALS,
-        chart=draw.chart(scene, "roof") if scene.placed else None,
+        chart=draw.chart(scene, "roof") if scene.placed_points else None,
         strip=draw.strip(scene, "strip") if scene.strip else None,
         switches=_switches(scene),
         marks=scene.looks(),
@@ -73,13 +73,13 @@ def page(sheet: Sheet) -> str:
         failed=[
             (d, name, reason.rstrip("."))
             for d, ceiling_set in sheet.ceilings.items()
-            for name, reason in ceiling_set.failed
+            for name, reason in ceiling_set.failures
         ],
         held=_kernel_diagnoses(sheet),
         warned=[
-            (p.record.case.kernel, p.name, p.sizes, p.held.sentence)
+            (p.record.case.kernel, p.name, p.sizes, p.limit.sentence)
             for p in sheet.points
-            if p.held.above
+            if p.limit.excess_reason
         ],
         pair=_pair(sheet),
         heads=heads,
@@ -108,17 +108,17 @@ def sentence(sheet: Sheet) -> str:
     if not sheet.points:
         return "No record with a time is among these runs, so there is nothing to draw."
     best = [sheet.points[n] for n in bests(sheet)]
-    order = Counter(p.held.word for p in best).most_common()
+    order = Counter(p.limit.word for p in best).most_common()
     each = [f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order]
     if all(p.load.span_s for p in best):
         return f"{amount(len(best), 'problem')}, each predicted as an interval, so none is ranked."
     start = f"{amount(len(best), 'problem')}: {', '.join(each)}"
-    able = [p for p in best if p.held.gain_s]
+    able = [p for p in best if p.limit.gain_s]
     able = [p for p in able if p.regime != "predicted"] or able
     if not able:
         return f"{start}."
-    most = max(able, key=lambda p: p.held.gain_s or 0.0)
-    gain = duration(most.held.gain_s or 0.0)
+    most = max(able, key=lambda p: p.limit.gain_s or 0.0)
+    gain = duration(most.limit.gain_s or 0.0)
     about = "is predicted to have" if most.regime == "predicted" else "has"
     case = most.record.case
     at = f" at {most.sizes}" if most.sizes else ""
@@ -174,7 +174,7 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
     there = {n.ceiling.is_measured for n in scene.lines}
     origins = [switch for measured, switch in names.items() if measured in there]
     profiled = {t.level for p in points for t in p.traffic}
-    paired = {n.ceiling.state for n in scene.lines if n.paired}
+    paired = {n.ceiling.state for n in scene.lines if n.has_pair}
     clocks = [(f"S-{s}", n, s in scene.states) for s, n in _CLOCKS.items() if s in paired]
     groups = [
         ("Memory", [(f"L-{level}", LEVELS[level], True) for level in levels]),
@@ -235,13 +235,13 @@ def _kernel_diagnoses(sheet: Sheet) -> list[dict[str, str]]:
         rest = "" if len(cold) == 1 else f"{which} of {len(cold)} problems"
         at = ", ".join(filter(None, (most.sizes, most.record.case.dtype)))
         about = {"device": device, "kernel": kernel, "at": at, "rest": rest}
-        text.append({**about, "words": most.held.sentence, "row": str(row)})
+        text.append({**about, "words": most.limit.sentence, "row": str(row)})
     return text
 
 
 def _weight(p: Point) -> float:
     """Return the seconds that a point may gain, or of an interval its upper end."""
-    return p.load.span_s[1] if p.load.span_s else p.held.gain_s or 0.0
+    return p.load.span_s[1] if p.load.span_s else p.limit.gain_s or 0.0
 
 
 def _pair(sheet: Sheet) -> dict[str, Any]:
@@ -287,8 +287,8 @@ def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
             a, b = result[one], result[other]
             ratio = a.load.time_s / b.load.time_s
             unsure = "~" if "predicted" in (a.regime, b.regime) else ""
-            known = not (a.load.span_s or b.load.span_s)
-            times = [time_text(a), time_text(b), f"{unsure}{ratio:.2f}x" if known else ""]
+            has_times = not (a.load.span_s or b.load.span_s)
+            times = [time_text(a), time_text(b), f"{unsure}{ratio:.2f}x" if has_times else ""]
             lines.append([kernel, sizes, dtype, regime, *times, _share(a), _share(b)])
     return lines
 
@@ -302,7 +302,7 @@ def time_text(p: Point) -> str:
 
 def _share(p: Point) -> str:
     about = "~" if p.regime == "predicted" else ""
-    return about + percent(p.held.share) if p.held.share is not None else ""
+    return about + percent(p.limit.share) if p.limit.share is not None else ""
 
 
 class Head(NamedTuple):
@@ -333,9 +333,9 @@ def _heads(sheet: Sheet) -> list[Head]:
         Head("device", lambda p: p.device, text=True),
         Head("time, µs", lambda p: "" if p.load.span_s else microseconds(p.load.time_s)),
         Head("predicted interval, µs", _predicted_text, text=True),
-        rate("of ceiling, %", lambda p: _or_nothing(p.held.share, _hundred)),
-        rate("to gain, µs", lambda p: _or_nothing(p.held.gain_s, microseconds)),
-        Head("diagnosis", lambda p: p.held.sentence, text=True),
+        rate("of ceiling, %", lambda p: _or_nothing(p.limit.share, _hundred)),
+        rate("to gain, µs", lambda p: _or_nothing(p.limit.gain_s, microseconds)),
+        Head("diagnosis", lambda p: p.limit.sentence, text=True),
         Head(EXPECTED, lambda p: expected_words(p.record), text=True),
         Head("vs baseline, %", lambda p: change.get(id(p), "")),
         rate("share of time, %", lambda p: _hundred(p.share_of_time)),
@@ -393,7 +393,7 @@ def _row(n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any]:
         "tags": [p.role] if p.role else [],
         "state": "predicted" if predicted else f"{p.record.phase}, {p.regime}, {p.load.state}",
         "predicted": predicted,
-        "above": bool(p.held.above),
+        "above": bool(p.limit.excess_reason),
         "cells": [head.cell(p) for head in heads],
     }
 

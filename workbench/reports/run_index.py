@@ -30,7 +30,7 @@ class IndexedRun:
     id: str
     title: str
     sentence: str
-    begun: str  # 2026-11-21 09:30, in UTC
+    date: str  # 2026-11-21 09:30, in UTC
     command: str = ""
     kernel: str = ""
     sizes: str = ""
@@ -58,7 +58,7 @@ def write_index(folder: Path) -> None:
 
 def page(folder: Path) -> str:
     """Return the index of the runs in a folder as HTML."""
-    runs = sorted(map(_index_run, folder.glob(f"*/{PAGE}")), key=lambda r: (r.begun, r.id))
+    runs = sorted(map(_index_run, folder.glob(f"*/{PAGE}")), key=lambda r: (r.date, r.id))
     return render("run_index.html.j2", runs=runs[::-1], folder=folder.resolve().name)
 
 
@@ -87,9 +87,9 @@ def _facts(text: str) -> dict[str, str]:
         facts = json.loads(unescape(result[1])) if result else {}
     except ValueError:
         return {}
-    known = {"started", "command", "kernel", "sizes", "dtype", "device", "state"}
+    names = {"started", "command", "kernel", "sizes", "dtype", "device", "state"}
     mapping = facts if isinstance(facts, Mapping) else {}
-    return {name: str(value) for name, value in mapping.items() if name in known}
+    return {name: str(value) for name, value in mapping.items() if name in names}
 
 
 def _plain(pattern: re.Pattern[str], text: str) -> str:

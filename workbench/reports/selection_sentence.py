@@ -55,15 +55,15 @@ def sentence(result: Selection) -> str:
     winner = result.winner
     if winner is None:
         return _nothing(result)
-    if not result.ranked:
+    if not result.is_ranked:
         return front_sentence(result) if result.front else class_sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
-    reached = rate(winner, result.ridge) + (" predicted" if result.predicted else "")
+    reached = rate(winner, result.ridge) + (" predicted" if result.is_predicted else "")
     parts = [", ".join((reached, *_comparison_texts(result)))]
     close, *others = remarks(result)
     parts += [close] if close else []
-    if result.predicted:
+    if result.is_predicted:
         parts.append(band_words(winner))
     parts += others
     if result.edges:
@@ -78,7 +78,7 @@ def headline(result: Selection) -> str:
     winner = result.winner
     if result.front:
         return f"{_front_start(result)}."
-    if winner is None or not result.ranked:
+    if winner is None or not result.is_ranked:
         return sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     if winner.default:
@@ -99,12 +99,12 @@ def remarks(result: Selection) -> list[str]:
     winner = result.winner
     if result.front:
         return _front_rest(result)
-    if winner is None or not result.ranked:
+    if winner is None or not result.is_ranked:
         return [""]
     n = len(result.ties) + 1
     close = (
         f"{n} configs are predicted within {MODEL_SHARE * 100:.0f} %"
-        if result.predicted
+        if result.is_predicted
         else f"{n} configs tie within noise"
     )
     parts = [close if result.ties else ""]
@@ -117,9 +117,9 @@ def remarks(result: Selection) -> list[str]:
         parts.append(f"{record.case.label} is passed over: {modes_text(record.timing)}")
     if result.other_bits:
         parts.append(f"{amount(result.other_bits, 'config')} with other bits left out")
-    if result.untimed:
-        names = " and ".join(o.case.impl for o in result.untimed)
-        parts.append(f"{names} {'have' if len(result.untimed) > 1 else 'has'} no time")
+    if result.baseline_failures:
+        names = " and ".join(o.case.impl for o in result.baseline_failures)
+        parts.append(f"{names} {'have' if len(result.baseline_failures) > 1 else 'has'} no time")
     return parts
 
 
@@ -135,9 +135,9 @@ def class_sentence(result: Selection) -> str:
     shown = "; ".join(names[:NAMED])
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     default = next((r for r in each if r.default), None)
-    held = ", the default among them," if default else ""
+    clause = ", the default among them," if default else ""
     reason = f"; {result.alike}" if result.alike else ""
-    start = f"Any of these {len(each)}{held} is {span}, and they are not ranked"
+    start = f"Any of these {len(each)}{clause} is {span}, and they are not ranked"
     return f"{start}: {shown}{more}{reason}."
 
 
@@ -165,7 +165,7 @@ def _front_rest(result: Selection) -> list[str]:
     first = first_of(result.front)
     names = [config_name(result, o) for o in result.front if o is not first]
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    many = f"{len(result.front)} of {amount(result.emulated, 'config')}"
+    many = f"{len(result.front)} of {amount(result.emulated_configs, 'config')}"
     others = f": this one, {'; '.join(names[:NAMED])}{more}" if names else ""
     verb = "is" if len(result.front) == 1 else "are"
     parts = [f"{many} {verb} on the Pareto front of the counts{others}"]
@@ -197,9 +197,9 @@ def _nothing(result: Selection) -> str:
         return "No outcome was recorded, so there is no result."
     if result.front:
         return front_sentence(result)
-    stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
+    stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failures.items())
     reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
-    if result.failed.keys() == {"refused"}:  # perhaps all of them, perhaps before Ctrl-C
+    if result.failures.keys() == {"refused"}:  # perhaps all of them, perhaps before Ctrl-C
         return f"No config was timed: {stages}."
     if result.configs == 1:
         return f"The only config failed, so there is no time: {stages}{reason}."

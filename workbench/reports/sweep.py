@@ -105,7 +105,7 @@ def page(
         env=run.environment,
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
         model=_model(records, stand),
-        best_band=bool(result.ranked and result.winner and expected_s(result.winner)),
+        best_band=bool(result.is_ranked and result.winner and expected_s(result.winner)),
         band=factor_words(r for r in records if not interval_of(r)),
         headline=headline(result),
         remarks=[f"{words[:1].upper()}{words[1:]}." for words in remarks(result) if words],
@@ -115,14 +115,14 @@ def page(
         first_five=_first_five(board, records, result),
         facts=_facts(run, board, result, [r for r in hot if _same_config(r, result.winner)]),
         counts=_counts(result),
-        legend=list(enumerate(_HEAT_LEGEND)) if result.ranked else _CLASS_LEGEND,
+        legend=list(enumerate(_HEAT_LEGEND)) if result.is_ranked else _CLASS_LEGEND,
         ceiling_words=_ceiling_words(run, result.winner),
         energy_notes=energy_notes(finals, run.environment),
         windows=any(len(t.window_medians) > 1 for t in timings_of(finals)),
         full=final_table(run, board, [*finals, *hot], _words(result)),
         tie_reason=_tie_reason(run, result),
         stopped=[finding.sentence for finding in findings],
-        doubts=_doubts(result.winner if result.ranked else result.fastest),
+        doubts=_doubts(result.winner if result.is_ranked else result.fastest),
         csv=csv_data(run, board, stand),
         spent=time_parts(run, outcomes, seconds),
         profiled=table_of_profiles(profiles, outcomes),
@@ -173,7 +173,7 @@ def _final_figures(board: Board, finals: Sequence[Record], result: Selection) ->
 def _first_five(board: Board, records: Sequence[Record], result: Selection) -> dict[str, Any]:
     """Return the table of the fastest predicted configs of different machine code, the winner
     first; empty where times are measured, unordered, or of no more configs than these."""
-    if not (result.predicted and result.ranked and result.winner):
+    if not (result.is_predicted and result.is_ranked and result.winner):
         return {}
     distinct: list[Record] = []
     for record in records:  # the winner stands first
@@ -208,7 +208,7 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     order += sorted({*swept} - {*order})
     unit = unit_of(result.winner.time_s if result.winner else 1e-6)
     numbers = {id(o): n for n, o in enumerate(stand)}
-    if result.ranked:
+    if result.is_ranked:
         return Board(numbers, [*order, *extra], unit, result.winner, result.times, baselines=extra)
     alike = frozenset(config_key(r.case) for r in members(result))
     return Board(numbers, [*order, *extra], unit, None, {}, alike, extra)
@@ -217,7 +217,7 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
 def _table_order(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
     """Return outcomes in the order of the table: the winner, and then as ranked; of a class its
     members by name and then the others by name, as their times rank neither."""
-    if result.ranked and not result.front:
+    if result.is_ranked and not result.front:
         return sorted(stand, key=lambda outcome: outcome is not result.winner)
     first = {id(r) for r in result.front or members(result)}
 
@@ -263,7 +263,7 @@ def _facts(
     if winner is None:
         return []
     unit = board.unit[1]
-    if not result.ranked:
+    if not result.is_ranked:
         return _class_facts(result)
     about = "" if winner.is_measured else "~"
     basis = "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs"
@@ -305,9 +305,9 @@ def _share_words(winner: Record, nearest: tuple[float, str, bool]) -> str:
 def _class_facts(result: Selection) -> list[tuple[str, str, str]]:
     """Return the numbers of a class of configs: how many, and the two ends of its intervals."""
     low, high = class_interval(result)
-    many = result.configs - sum(result.failed.values())
+    many = result.configs - sum(result.failures.values())
     if result.front:
-        on = f"{len(result.front)} of {result.emulated}"
+        on = f"{len(result.front)} of {result.emulated_configs}"
         front = [(on, "configs on the front", "Pareto front of the counts, for each Impl")]
     else:
         front = []
@@ -343,14 +343,14 @@ def _words(result: Selection) -> dict[int, str]:
 def _tie_reason(run: Run, result: Selection) -> str:
     """Return why the tie rule preferred the winner to the fastest; empty if it did not."""
     winner, fastest = result.winner, result.fastest
-    if winner is None or fastest is None or winner is fastest or not result.ranked:
+    if winner is None or fastest is None or winner is fastest or not result.is_ranked:
         return ""
     if dict(run.previous_best.get(winner.case.impl, {})) == dict(winner.case.config):
         reason = "was the best in an earlier run and is kept"
     else:
         reason = "is the default" if winner.default else "needs fewer spills, registers or warps"
     other = fastest.case.label
-    if result.predicted:
+    if result.is_predicted:
         within = f"by less than {100 * MODEL_SHARE:.0f} %"
         return f"{other} is predicted to be faster than the winner {within}; the winner {reason}."
     return f"{other} does not differ measurably from the winner, which {reason}."
@@ -387,11 +387,11 @@ def _counts(result: Selection) -> str:
     if result.binaries:
         words += f", {result.binaries} distinct "
         words += "binary" if result.binaries == 1 else "binaries"
-    stages = {**result.failed}
+    stages = {**result.failures}
     refused = stages.pop("refused", 0)
-    if result.unpredicted:
-        stages["measure"] -= result.unpredicted
-        words += f"; {result.unpredicted} emulated, without a prediction"
+    if result.unpredicted_configs:
+        stages["measure"] -= result.unpredicted_configs
+        words += f"; {result.unpredicted_configs} emulated, without a prediction"
         stages = {stage: n for stage, n in stages.items() if n}
     if refused:
         words += f"; {refused} refused beforehand"
@@ -443,7 +443,7 @@ def _place(run: Run, winner: Record, records: Sequence[Record]) -> list[tuple[st
 
 
 def _bound_head(result: Selection) -> str:
-    return "Winner bound by" if result.ranked else "Bound by"
+    return "Winner bound by" if result.is_ranked else "Bound by"
 
 
 _REGIMES = {
@@ -510,9 +510,9 @@ def _varied_fields(run: Run, swept: Sequence[Outcome]) -> list[str]:
     values = group_by((field for o in swept for field in o.case.config.items()), lambda f: f[0])
     moving = [name for name, seen in values.items() if len({*seen}) > 1]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
-    wanted = [f for f in moving if knobs.get(f) in run.vary]
-    ordered = wanted + [f for f in moving if f not in wanted]
-    if {"block_m", "block_n"} <= {*wanted}:
+    fields = [f for f in moving if knobs.get(f) in run.vary]
+    ordered = fields + [f for f in moving if f not in fields]
+    if {"block_m", "block_n"} <= {*fields}:
         first = ["block_m", "block_n"]
         ordered = first + [f for f in ordered if f not in first]
     return ordered
@@ -607,12 +607,12 @@ RESOURCES: tuple[tuple[Callable[[Resources], float], str, str], ...] = (
 def _scatter(board: Board, records: Sequence[Record]) -> dict[str, Any]:
     """Return a figure of the time against each resource, and as words those that do not differ
     between the configs: `spilled bytes per thread 0`."""
-    known = [r for r in records if r.resources is not None]
+    compiled = [r for r in records if r.resources is not None]
     figures, same = [], []
     for value, axis, prefix in RESOURCES:
-        values = {value(r.resources) for r in known if r.resources is not None}
+        values = {value(r.resources) for r in compiled if r.resources is not None}
         if len(values) == 1:
             same.append(f"{axis} {values.pop():g}")
         elif values:
-            figures.append(draw.resource_figure(board, known, value, axis, prefix))
+            figures.append(draw.resource_figure(board, compiled, value, axis, prefix))
     return {"scatter": figures, "resources": ", ".join(same)}

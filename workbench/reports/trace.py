@@ -98,8 +98,8 @@ def value_text(evidence: Evidence) -> str:
 
 def _kpi_rows(findings: Sequence[Finding]) -> Table:
     """Return the KPI table: a column for each device."""
-    known = [f for f in findings if not f.rule]
-    figures = [{e.name: e for e in f.evidence if e.group != STEPS} for f in known]
+    unruled = [f for f in findings if not f.rule]
+    figures = [{e.name: e for e in f.evidence if e.group != STEPS} for f in unruled]
     names = list(dict.fromkeys(name for each in figures for name in each))
     rows = []
     for name in names:
@@ -108,7 +108,7 @@ def _kpi_rows(findings: Sequence[Finding]) -> Table:
         met = {True: "met", False: "missed", None: ""}[first.met] if first.target else ""
         cells = [_figure(e) if e else "" for e in each]
         rows.append(([name, *cells, first.target, met], first.met is False))
-    groups = [f.evidence[0].group if f.evidence else "" for f in known]
+    groups = [f.evidence[0].group if f.evidence else "" for f in unruled]
     heads = ["KPI", *(groups if len(groups) > 1 else ["value"]), "target", ""]
     return {"heads": heads, "rows": rows}
 
@@ -195,7 +195,7 @@ def _chain(names: Sequence[str]) -> str:
 
 
 def _range_table(rows: Sequence[RangeRow], hides_work: bool) -> Table:
-    def used(row: RangeRow) -> str:
+    def busy_share(row: RangeRow) -> str:
         return percent(row.busy_ns / row.window_ns) if row.window_ns and not hides_work else ""
 
     columns: Columns = (
@@ -206,7 +206,7 @@ def _range_table(rows: Sequence[RangeRow], hides_work: bool) -> Table:
         ("most", lambda row: _ns(row.high_ns)),
         ("kernels in one", lambda row: f"{row.kernels / row.count:.4g}"),
         ("busy in one", lambda row: _ns(row.busy_ns / row.count)),
-        ("utilisation", used),
+        ("utilisation", busy_share),
     )
     return table(columns, rows[:30])
 
@@ -254,8 +254,8 @@ def _metric_table(profiles: Sequence[Profile]) -> Table:
     """Return one row a launch with the metrics that its counters give."""
     from workbench.traces.metric import BY_NAME
 
-    given = {e.name for p in profiles for e in p.metrics}
-    metrics = [(BY_NAME[n].title, partial(_metric, n)) for n in METRICS if n in given]
+    names = {e.name for p in profiles for e in p.metrics}
+    metrics = [(BY_NAME[n].title, partial(_metric, n)) for n in METRICS if n in names]
     columns: Columns = (
         ("kernel", lambda p: p.name[:160]),
         ("duration", lambda p: _time(p.total_s)),
@@ -266,8 +266,8 @@ def _metric_table(profiles: Sequence[Profile]) -> Table:
 
 
 def _metric(name: str, profile: Profile) -> str:
-    known = {e.name: e for e in profile.metrics}
-    return _figure(known[name]) if name in known else ""
+    metrics = {e.name: e for e in profile.metrics}
+    return _figure(metrics[name]) if name in metrics else ""
 
 
 def _stall(profile: Profile) -> str:

@@ -51,7 +51,7 @@ class SeriesStep:
     over the level before, with its 95 % interval. A drift goes from one level to the other over
     many points, so that no commit can be named; an episode returns to its level after a few."""
 
-    at: int
+    index: int
     ratio: Ratio
     p: float  # of the permutation test
     kind: ChangeKind = "step"
@@ -63,7 +63,7 @@ class _Noise:
     """Deviation of one point, in logs, and the factor by which autocorrelation widens a mean."""
 
     sigma: float
-    widened: float
+    widening: float
 
 
 def require_ruptures() -> None:
@@ -158,8 +158,8 @@ def _join_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
     fits the series between their neighbours better than they do."""
     import numpy as np
 
-    kept: list[SeriesStep] = []
-    ends = [0, *(step.at for step in results), len(series)]
+    steps: list[SeriesStep] = []
+    ends = [0, *(step.index for step in results), len(series)]
     n = 0
     while n < len(results):
         up = results[n].ratio.middle > 1
@@ -167,7 +167,7 @@ def _join_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
         while last + 1 < len(results) and (results[last + 1].ratio.middle > 1) == up:
             last += 1
         part = series[ends[n] : ends[last + 2]]
-        cuts = [step.at - ends[n] for step in results[n : last + 1]]
+        cuts = [step.index - ends[n] for step in results[n : last + 1]]
         levels_left = sum(float(((p - p.mean()) ** 2).sum()) for p in np.split(part, cuts))
         begin, end, change, left = _best_ramp(part)
         parameters = 2 * (last - n + 1) + 1  # a level and a place for each step; a ramp has four
@@ -177,11 +177,11 @@ def _join_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
             reach = 2 * math.sqrt(left / len(part)) * math.sqrt(2 / LEAST_POINTS)
             ratio = Ratio(*(math.exp(change + by) for by in (0.0, -reach, reach)))
             p = max(step.p for step in results[n : last + 1])
-            kept.append(SeriesStep(ends[n] + begin + 1, ratio, p, "drift", ends[n] + end))
+            steps.append(SeriesStep(ends[n] + begin + 1, ratio, p, "drift", ends[n] + end))
         else:
-            kept += results[n : last + 1]
+            steps += results[n : last + 1]
         n = last + 1
-    return kept
+    return steps
 
 
 def _best_ramp(part: Array) -> tuple[int, int, float, float]:
@@ -296,11 +296,11 @@ def _test_step(series: Array, start: int, at: int, end: int, noise: _Noise) -> S
     part, split = series[start:end], at - start
     observed = float(_differences(part[None])[0][split - LEAST_POINTS])
     change = float(part[split:].mean() - part[:split].mean())
-    error = noise.sigma * noise.widened * math.sqrt(1 / split + 1 / (len(part) - split))
+    error = noise.sigma * noise.widening * math.sqrt(1 / split + 1 / (len(part) - split))
     reach = _quantile_of_t(len(part) - 2) * error
     ratio = Ratio(*(float(np.exp(change + by)) for by in (0.0, -reach, reach)))
     rest = np.concatenate([half - half.mean() for half in (part[:split], part[split:])])
-    return SeriesStep(at, ratio, _p_of(rest, observed / noise.widened))
+    return SeriesStep(at, ratio, _p_of(rest, observed / noise.widening))
 
 
 def _differences(rows: Array) -> Array:

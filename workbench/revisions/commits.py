@@ -45,7 +45,7 @@ class Commits:
     texts: Mapping[str, CommitText] = field(default_factory=dict)
     main: str = ""  # the branch that is shown first
     left_out: int = 0  # branches beyond MOST_BRANCHES
-    _between: dict[tuple[str, str, str], Between] = field(default_factory=dict)
+    _intervals: dict[tuple[str, str, str], Between] = field(default_factory=dict)
 
     @classmethod
     def read(cls, repository: Repository | None, measured: Collection[str]) -> Commits:
@@ -59,9 +59,9 @@ class Commits:
         names = _branches(repository)
         branches = {}
         for name in names[:MOST_BRANCHES]:
-            held = repository.output("rev-list", "--end-of-options", f"refs/{name}").split()
-            if kept := frozenset(held) & frozenset(measured):
-                branches[_short(name)] = kept
+            hashes = repository.output("rev-list", "--end-of-options", f"refs/{name}").split()
+            if own := frozenset(hashes) & frozenset(measured):
+                branches[_short(name)] = own
         places = {commit: n for n, commit in enumerate(texts) if commit in set(measured)}
         main = _main_of(repository, branches)
         left_out = max(0, len(names) - MOST_BRANCHES)
@@ -71,9 +71,9 @@ class Commits:
         """Return the commits after `old` up to `new`, and what became of the kernel's file; nothing
         where the repository does not hold both."""
         key = (old, new, file)
-        if key not in self._between:
-            self._between[key] = self._read_between(*key)
-        return self._between[key]
+        if key not in self._intervals:
+            self._intervals[key] = self._read_between(*key)
+        return self._intervals[key]
 
     def _read_between(self, old: str, new: str, file: str) -> Between:
         if self.repository is None or old not in self.texts or new not in self.texts:
@@ -90,8 +90,8 @@ class Commits:
                 stat = f"{file}: {stat.strip() or 'not changed'}"
         except WorktreeError:
             return Between()
-        kept = sorted(hashes, key=lambda h: h not in touching)[:LISTED]  # those that touch it first
-        commits = [self._text(h, h in touching) for h in hashes if h in set(kept)]
+        some = sorted(hashes, key=lambda h: h not in touching)[:LISTED]  # those that touch it first
+        commits = [self._text(h, h in touching) for h in hashes if h in set(some)]
         return Between(tuple(commits), len(hashes) - len(commits), stat)
 
     def _text(self, commit: str, touches: bool) -> CommitText:
@@ -122,8 +122,8 @@ def _texts(repository: Repository) -> dict[str, CommitText]:
 
 def _branches(repository: Repository) -> list[str]:
     """Return the branches as `heads/main` and `remotes/origin/main`, the newest commit first."""
-    wanted = ("--sort=-committerdate", "--format=%(refname)", "refs/heads", "refs/remotes")
-    names = repository.output("for-each-ref", *wanted).splitlines()
+    options = ("--sort=-committerdate", "--format=%(refname)", "refs/heads", "refs/remotes")
+    names = repository.output("for-each-ref", *options).splitlines()
     return [name.removeprefix("refs/") for name in names if not name.endswith("/HEAD")]
 
 
@@ -140,6 +140,6 @@ def _main_of(repository: Repository, branches: Mapping[str, Collection[str]]) ->
             named.append(repository.output("symbolic-ref", "--short", "--quiet", ref))
         except WorktreeError:  # detached, or no remote
             named.append("")
-    wanted = [named[0], *_MAIN, named[1]]
-    first = next((name for name in wanted if name in branches), None)
+    names = [named[0], *_MAIN, named[1]]
+    first = next((name for name in names if name in branches), None)
     return first or max(branches, key=lambda name: len(branches[name]), default="")

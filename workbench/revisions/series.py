@@ -59,7 +59,7 @@ class RunTime(NamedTuple):
     """One time of one run, in seconds, with its 95 % interval."""
 
     run: str
-    at_s: float  # since 1970
+    epoch_s: float  # since 1970
     time_s: float
     low_s: float
     high_s: float
@@ -73,7 +73,7 @@ class CommitName(NamedTuple):
 
     text: str  # hash, or the run's id
     dirty: bool = False
-    known: bool = True  # False: the run was in no repository
+    is_known: bool = True  # False: the run was in no repository
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CommitPoint:
     name: CommitName
     time: Ratio  # seconds: middle, low, high
     runs: tuple[str, ...]
-    at_s: float  # of the first of them
+    epoch_s: float  # of the first of them
     config: str
     binary: str
     environment: Environment | None
@@ -139,7 +139,7 @@ class CommitOrder:
         """Return what orders points: by commit, then by time; a changed work tree after its own
         commit. Commits that the repository lacks come first."""
         place = self.places.get(point.name.text, -1)
-        return place, point.name.dirty and place >= 0, point.at_s
+        return place, point.name.dirty and place >= 0, point.epoch_s
 
 
 EVERYTHING = "all commits, by time"  # the only branch without a repository
@@ -240,26 +240,26 @@ class Collected:
         return series
 
     def _commit(self, run: str) -> CommitName:
-        known = self.runs.get(run)
-        if known is None or not known.environment.commit:
-            return CommitName(run, known=False)
-        return CommitName(known.environment.commit, bool(known.environment.dirty))
+        facts = self.runs.get(run)
+        if facts is None or not facts.environment.commit:
+            return CommitName(run, is_known=False)
+        return CommitName(facts.environment.commit, bool(facts.environment.dirty))
 
     def _point(
         self, name: CommitName, each: Sequence[tuple[RunTime, RunTime | None]]
     ) -> CommitPoint:
         times = [timed for timed, _ in each]
-        newest = max(times, key=lambda timed: timed.at_s)
-        known = self.runs.get(newest.run)
+        newest = max(times, key=lambda timed: timed.epoch_s)
+        facts = self.runs.get(newest.run)
         pairs = [(timed, library) for timed, library in each if library is not None]
         return CommitPoint(
             name,
             _aggregate([Ratio(t.time_s, t.low_s, t.high_s) for t in times]),
-            tuple(dict.fromkeys(t.run for t in sorted(times, key=lambda timed: timed.at_s))),
-            min(t.at_s for t in times),
+            tuple(dict.fromkeys(t.run for t in sorted(times, key=lambda timed: timed.epoch_s))),
+            min(t.epoch_s for t in times),
             newest.config,
             newest.binary,
-            known.environment if known else None,
+            facts.environment if facts else None,
             _aggregate([_ratio(t, lib) for t, lib in pairs]) if len(pairs) == len(each) else None,
         )
 
@@ -319,11 +319,11 @@ def _sought_in(series: HistorySeries) -> Literal["time", "ratio"]:
 def add_views(series: HistorySeries, order: CommitOrder) -> None:
     """Find the steps of a series on each branch that holds one of its commits. Branches with the
     same points share one view."""
-    known: dict[tuple[int, ...], View] = {}
+    views: dict[tuple[int, ...], View] = {}
     for branch, places in _branches(series, order).items():
-        if places not in known:
-            known[places] = View(places, tuple(_changes(series, places)))
-        series.views[branch] = known[places]
+        if places not in views:
+            views[places] = View(places, tuple(_changes(series, places)))
+        series.views[branch] = views[places]
 
 
 def _branches(series: HistorySeries, order: CommitOrder) -> dict[str, tuple[int, ...]]:
@@ -346,7 +346,7 @@ def _changes(series: HistorySeries, places: Sequence[int]) -> list[LevelChange]:
     used = [n for n in places if not series.points[n].name.dirty and value(series.points[n])]
     values = [value(series.points[n]) for n in used]
     results = steps(values)
-    at = [step.at for step in results]
+    at = [step.index for step in results]
     time_levels = levels([series.points[n].time.middle for n in used], at) if at else []
     ends = [0, *at, len(used)]
     changes = []
@@ -355,12 +355,12 @@ def _changes(series: HistorySeries, places: Sequence[int]) -> list[LevelChange]:
             [series.points[p].time.middle for p in used[ends[k] : ends[k + 1]]] for k in (n, n + 1)
         ]
         old, new = (Ratio(stats.median(t), *stats.median_interval(t)) for t in parts)
-        before, after = series.points[used[step.at - 1]], series.points[used[step.at]]
+        before, after = series.points[used[step.index - 1]], series.points[used[step.index]]
         in_time = math.log(time_levels[n + 1] / time_levels[n])
         changes.append(
             LevelChange(
-                used[step.at - 1],
-                used[step.at],
+                used[step.index - 1],
+                used[step.index],
                 _direction(series.sought_in, step.ratio.middle, in_time),
                 step.ratio,
                 step.p,
@@ -371,7 +371,7 @@ def _changes(series: HistorySeries, places: Sequence[int]) -> list[LevelChange]:
         )
         if step.kind == "drift":
             changes[-1] = replace(
-                changes[-1], direction="drift", differences=(), commits=step.end - step.at,
+                changes[-1], direction="drift", differences=(), commits=step.end - step.index,
                 after=used[min(step.end, len(used) - 1)],
             )  # fmt: skip
     changes += [_episode(series, used, each) for each in episodes(values)]
@@ -381,13 +381,13 @@ def _changes(series: HistorySeries, places: Sequence[int]) -> list[LevelChange]:
 def _episode(series: HistorySeries, used: Sequence[int], episode: SeriesStep) -> LevelChange:
     """Return an episode as a change; its levels are those of it and of the points around it."""
     times = [series.points[n].time.middle for n in used]
-    around = times[max(0, episode.at - LEAST_POINTS) : episode.at]
+    around = times[max(0, episode.index - LEAST_POINTS) : episode.index]
     around += times[episode.end : episode.end + LEAST_POINTS]
-    inside = times[episode.at : episode.end]
+    inside = times[episode.index : episode.end]
     old, new = (Ratio(stats.median(t), min(t), max(t)) for t in (around, inside))
     return LevelChange(
-        used[episode.at - 1], used[episode.at], "episode", episode.ratio, episode.p, old, new, (),
-        len(inside),
+        used[episode.index - 1], used[episode.index], "episode", episode.ratio, episode.p, old, new,
+        (), len(inside),
     )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ class Worktrees:
     repository: Repository
     _folder: Path | None = None
     _lock: int | None = None
-    _created: dict[str, Path] = field(default_factory=dict)
+    _folders: dict[str, Path] = field(default_factory=dict)
 
     def root(self, revision: str) -> Path:
         """Return the root of a checkout of this revision; that of the user's own files for WORKING.
@@ -142,13 +142,13 @@ class Worktrees:
         if revision == WORKING:
             return self.repository.root
         commit = self.repository.full_hash(revision)
-        if commit not in self._created:
+        if commit not in self._folders:
             if self._folder is None:
                 _remove_leftovers(self.repository.root)
                 self._folder = Path(mkdtemp(prefix=FOLDER)).resolve()
                 self._lock = lock_folder(self._folder)
             path = self._folder / commit[:12]
-            self._created[commit] = path  # before git begins, so that it is removed in any case
+            self._folders[commit] = path  # before git begins, so that it is removed in any case
             # no hooks: a post-checkout hook may write anywhere
             _git(
                 self.repository.root,
@@ -163,13 +163,13 @@ class Worktrees:
             )
             for link in self.repository.links(commit):
                 _redirect(path, link, self.repository.root)
-        return self._created[commit]
+        return self._folders[commit]
 
     def drop(self, revision: str) -> None:
         """Remove the checkout of a revision before the end; nothing if there is none, or for
         WORKING. Ctrl-C is deferred."""
         commit = None if revision == WORKING else self.repository.commit(revision)
-        if commit in self._created:
+        if commit in self._folders:
             with Interrupts() as interrupts, interrupts.later():
                 self._remove_one(commit)
 
@@ -196,7 +196,7 @@ class Worktrees:
             self._remove()
 
     def _remove(self) -> None:
-        for commit in list(self._created):
+        for commit in list(self._folders):
             self._remove_one(commit)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -207,12 +207,12 @@ class Worktrees:
             self._lock = None
 
     def _remove_one(self, commit: str) -> None:
-        path = str(self._created[commit])
+        path = str(self._folders[commit])
         try:
             _git(self.repository.root, "worktree", "remove", "--force", "--force", path)
         except WorktreeError:  # git was interrupted while it created the checkout
             shutil.rmtree(path, ignore_errors=True)
-        del self._created[commit]
+        del self._folders[commit]
 
     def __enter__(self) -> Self:
         return self
@@ -291,16 +291,16 @@ def _quietly(folder: Path, *arguments: str) -> None:
 def _surroundings() -> Mapping[str, str]:
     """Return the environment without variables that name another repository or index: inside a git
     hook GIT_DIR and GIT_INDEX_FILE would direct every command at the user's own."""
-    kept = {k: v for k, v in os.environ.items() if k not in _local_names()}
-    return {**kept, "GIT_OPTIONAL_LOCKS": "0"}  # `git diff` would refresh the user's index
+    variables = {k: v for k, v in os.environ.items() if k not in _local_names()}
+    return {**variables, "GIT_OPTIONAL_LOCKS": "0"}  # `git diff` would refresh the user's index
 
 
 @lru_cache(maxsize=1)
 def _local_names() -> frozenset[str]:
     """Return the names of these variables as git lists them."""
     try:
-        wanted = ["git", "rev-parse", "--local-env-vars"]
-        done = subprocess.run(wanted, capture_output=True, text=True, check=False)
+        command = ["git", "rev-parse", "--local-env-vars"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return frozenset()
     return frozenset(done.stdout.split())

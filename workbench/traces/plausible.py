@@ -43,7 +43,7 @@ def drop_impossible(trace: Trace) -> None:
     }
     for noun, numbers in by_noun.items():
         unreadable = sum(count for (kind, _), count in tally.bad.items() if kind == noun)
-        tally.seen[noun] = len(numbers) + unreadable
+        tally.totals[noun] = len(numbers) + unreadable
     if trace.has_streams:  # first, since the start of what runs too long may well be right
         _cut_overruns(trace)
     bad: dict[int, str] = {}
@@ -69,7 +69,7 @@ def _drop_percentages(trace: Trace) -> None:
         for name, counter in dispatch.counters.items():
             if counter.unit != "%" or counter.value is None or not SHARES.search(name):
                 continue
-            trace.tally.seen[PERCENTAGES] += 1
+            trace.tally.totals[PERCENTAGES] += 1
             if not 0 <= counter.value <= MOST_PERCENT:
                 dispatch.counters[name] = counter._replace(value=None, state="refused")
                 trace.tally.drop(PERCENTAGES, IMPOSSIBLE, f"{name} {counter.text}")

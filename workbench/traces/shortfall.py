@@ -56,7 +56,7 @@ def shortfalls(trace: Trace, launches: Sequence[int]) -> list[Shortfall]:
 def _launches_without_work(trace: Trace) -> Shortfall | None:
     """Return the launches and replays whose kernels are not in the file."""
     table = trace.activities
-    lost = {(table.processes[p], c) for p, c in trace.tally.lost if p in table.processes}
+    lost = {(table.processes[p], c) for p, c in trace.tally.lost_work if p in table.processes}
     done = {(table.process_numbers[i], table.correlations[i]) for i in table.select(*WORK)} | lost
     known = {n for n, name in enumerate(table.names.entries) if is_launch(name)}
     calls = [

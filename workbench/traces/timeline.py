@@ -81,7 +81,7 @@ class DeviceTimes:
     copied_bytes: int | None  # None where no copy tells
     copies: Intervals
     copy_count: int
-    launched: int  # kernels whose launch is in the file
+    launches: int  # kernels whose launch is in the file
     left_out: int  # activities without a launch in the file, outside of the window
     hosts: frozenset[int] = frozenset()  # numbers of the processes that used it; empty for all
 
@@ -168,21 +168,21 @@ def device_times(
     device_number = table.devices.entries.index(device) if device in table.devices.entries else -1
     numbers = [i for i in table.select(*WORK) if table.device_numbers[i] == device_number]
     launched = sum(launches[i] >= 0 for i in table.kernels(numbers))
-    chosen = numbers
+    indices = numbers
     if launched_only:
         first = min((table.starts[i] for i in numbers if launches[i] >= 0), default=LEAST)
-        chosen = [i for i in numbers if launches[i] >= 0 or table.starts[i] >= first]
-    left_out = len(numbers) - len(chosen)
+        indices = [i for i in numbers if launches[i] >= 0 or table.starts[i] >= first]
+    left_out = len(numbers) - len(indices)
     if within is not None:
-        chosen = _select_inside(table, chosen, launches, within)
-    if not chosen:
+        indices = _select_inside(table, indices, launches, within)
+    if not indices:
         raise ValueError(f"device {device} has no work")
-    chosen.sort(key=lambda i: (table.starts[i], table.ends[i]))
-    return _times(trace, device, chosen, launches, launched, left_out)
+    indices.sort(key=lambda i: (table.starts[i], table.ends[i]))
+    return _times(trace, device, indices, launches, launched, left_out)
 
 
 def _select_inside(
-    table: Activities, chosen: list[int], launches: array[int], within: Intervals
+    table: Activities, indices: list[int], launches: array[int], within: Intervals
 ) -> list[int]:
     """Return the activities that were launched in host ranges, or began in them."""
 
@@ -192,7 +192,7 @@ def _select_inside(
         place = bisect_right(within.starts, time) - 1
         return place >= 0 and time < within.ends[place]
 
-    return [index for index in chosen if is_inside(index)]
+    return [index for index in indices if is_inside(index)]
 
 
 def _times(
@@ -234,7 +234,7 @@ def _times(
         copied_bytes=sum(moved) if moved else None,
         copies=time_of(copies),
         copy_count=len(copies),
-        launched=launched,
+        launches=launched,
         left_out=left_out,
         hosts=hosts,
     )
@@ -279,11 +279,11 @@ def _cause(
     return "dependency" if launch >= 0 else "unknown"
 
 
-def kernel_rows(trace: Trace, chosen: Sequence[DeviceTimes] = ()) -> list[KernelRow]:
+def kernel_rows(trace: Trace, devices: Sequence[DeviceTimes] = ()) -> list[KernelRow]:
     """Return one row for each kernel and device, the longest total first. Kernels of a timeline
     come first, else dispatches with a duration, else totals of the file."""
     groups: dict[tuple[str, str], list[float]] = {}
-    for times in chosen:
+    for times in devices:
         for index in times.order:
             activity: Activity = trace.activities[index]
             if activity.kind == ActivityKind.KERNEL:
@@ -319,7 +319,7 @@ def named_ranges(trace: Trace, name: str) -> Intervals:
     all steps."""
     table = trace.activities
     numbers = {
-        n for n, known in enumerate(table.names.entries) if name in (known, range_name(known))
+        n for n, entry in enumerate(table.names.entries) if name in (entry, range_name(entry))
     }
     hosts = table.select(ActivityKind.RANGE, ActivityKind.OP)
     return table.union(i for i in hosts if table.name_numbers[i] in numbers)

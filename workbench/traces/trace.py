@@ -416,8 +416,8 @@ class Trace:
         self.devices = {full_title(name): facts for name, facts in self.devices.items()}
         self.activities.devices.rename(full_title)
         self.activities.processes.rename(lambda name: f"{title}, {name}" if name else title)
-        self.tally.lost = {
-            (f"{title}, {name}" if name else title, n) for name, n in self.tally.lost
+        self.tally.lost_work = {
+            (f"{title}, {name}" if name else title, n) for name, n in self.tally.lost_work
         }
         for dispatch in self.dispatches:
             dispatch.device = full_title(dispatch.device)

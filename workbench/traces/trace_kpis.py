@@ -120,7 +120,7 @@ def _idle_kpis(times: DeviceTimes) -> list[TraceKpi]:
         "dependency": "launched before, and waited for something else",
         "unknown": "the launch is not in the file",
     }
-    if times.launched == 0:
+    if times.launches == 0:
         idle, note = sum(times.idle().values()) / 1e9, "cause unknown: no launch is in the file"
         return [TraceKpi("idle", idle, "s", note=note)]
     return [

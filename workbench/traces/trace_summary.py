@@ -145,7 +145,7 @@ def summarise(trace: Trace, within: Intervals | None = None) -> TraceSummary:
                 f"device {device}: {amount(times.left_out, 'activity')} before the first launch "
                 "in the file, outside of the window".replace("activitys", "activities")
             )
-        elif not times.launched and times.kernel_count:
+        elif not times.launches and times.kernel_count:
             trace.notes.append(
                 f"device {device}: no launch is in the file; the window is of all its work"
             )

@@ -267,8 +267,8 @@ def _tuned_cache(path: Path) -> Tuned:
 @lru_cache(maxsize=1)
 def _read(path: Path, stamp: tuple[int, int, int]) -> Tuned:
     result = Tuned.load(path)
-    if result.damaged:
-        LOGGER.warning("%s", damage_text(path, result.damaged))
+    if result.damage_notes:
+        LOGGER.warning("%s", damage_text(path, result.damage_notes))
     return result
 
 

@@ -48,7 +48,7 @@ def _points(spec: Spec) -> Iterator[dict[str, int]]:
     for i in range(1, TRIES):
         at = {a: _halton(i, PRIMES[free.index(a) % len(PRIMES)]) for a in free}
         exact = {a: 2 ** (low[a] + at.get(a, 0.0) * (high[a] - low[a])) for a in axes}
-        yield spec.near({a: round_extent(x) for a, x in exact.items()})
+        yield spec.nearest_sizes({a: round_extent(x) for a, x in exact.items()})
 
 
 def _halton(i: int, base: int) -> float:

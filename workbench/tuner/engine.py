@@ -115,15 +115,15 @@ class Engine:
         """
         if not (self._backend.predicts or self.is_finished):
             cast(Measures, self._backend).begin_libraries()
-        yield from self.plan.refused
+        yield from self.plan.failures
         yield from list(self._outcomes.values())
         for result in self._first_pass.outcomes():
             if not isinstance(result, tuple):
                 self._outcomes[result.key] = result
             yield result
         chance, tried = self._first_pass.chance_left, len(self._outcomes)
-        if chance is not None and self._search.until and tried < len(self.plan.candidates):
-            yield stopped_search(self.plan, tried, chance, self._search.until.share)
+        if chance is not None and self._search.stop_rule and tried < len(self.plan.candidates):
+            yield stopped_search(self.plan, tried, chance, self._search.stop_rule.share)
         if not self._backend.predicts and (first_pass := self._first_pass_records()):
             old = self._old_finals()
             measures = cast(Measures, self._backend)  # it does not predict

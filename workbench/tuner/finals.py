@@ -23,7 +23,7 @@ class Step:
     data, the `libraries` that are slow to import, or the `energy` of the finalists."""
 
     name: Phase | Literal["halving", "sanitize", "energy", "libraries"]
-    of: int
+    total: int
 
 
 class Finals:

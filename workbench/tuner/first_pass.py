@@ -34,27 +34,27 @@ class SearchPlan:
 
     strategy: Strategy = Strategy.EXHAUSTIVE
     budget: Budget = field(default_factory=Budget)
-    started: float = field(default_factory=time.monotonic)  # the budget's seconds count from here
+    start_s: float = field(default_factory=time.monotonic)  # the budget's seconds count from here
     final_s: float = FINAL_S
-    until: StopRule | None = None  # of the default search alone; None: only the budget ends it
+    stop_rule: StopRule | None = None  # of the default search alone; None: only the budget ends it
 
     def left_s(self) -> float:
         """Return the seconds left for the first pass, without those reserved for halving and final
         benchmark."""
         whole = self.budget.seconds
-        return self.started + max(whole / 2, whole - self.final_s) - time.monotonic()
+        return self.start_s + max(whole / 2, whole - self.final_s) - time.monotonic()
 
     def libraries_s(self) -> float:
         """Return the seconds that are left for slow libraries once the winner is known."""
-        left_s = self.started + self.budget.seconds - time.monotonic()
+        left_s = self.start_s + self.budget.seconds - time.monotonic()
         return max(0.0, min(LIBRARIES_S, left_s))
 
     def share(self, many: int) -> SearchPlan:
         """Return this plan for the first of `many` problems that share the remaining seconds
         equally."""
         now = time.monotonic()
-        left = (self.started + self.budget.seconds - now) / many
-        return replace(self, started=now, budget=replace(self.budget, seconds=left))
+        left = (self.start_s + self.budget.seconds - now) / many
+        return replace(self, start_s=now, budget=replace(self.budget, seconds=left))
 
     def is_spent(self, measured: int) -> bool:
         """Return whether the budget is spent."""
@@ -114,7 +114,7 @@ class FirstPass:
         sure += [c for c in plan.candidates if c.default or best.get(c.impl.name) == c.case.config]
         self._sure = {c.key: c for c in sure}  # while they were not begun
         self._keys: set[str] = set()  # keys of those that were compiled, or need not be
-        self.chance_left = chance_left if search.until else None
+        self.chance_left = chance_left if search.stop_rule else None
         self._learn(outcomes)
         self.first = self._first_batch()
 
@@ -129,7 +129,7 @@ class FirstPass:
     def skip(self, outcomes: Mapping[str, Outcome], chance_left: float | None = None) -> None:
         """Do not obtain these, whose outcomes became known before anything was timed. What is being
         compiled goes on, unless all of it is known."""
-        if self._search_plan.until:
+        if self._search_plan.stop_rule:
             self.chance_left = chance_left
         self._learn(outcomes)
         if self._is_settled:
@@ -158,7 +158,7 @@ class FirstPass:
         """Return the next candidates to compile: all, unless measured times decide the order."""
         changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
         batch = PREDICTED_BATCH if self._backend.predicts else BATCH
-        if self._search_plan.until:
+        if self._search_plan.stop_rule:
             batch = STOPPING_BATCH
         size = batch * cpu_count() if changes else len(self._by_key)
         results = [c for c in self._sure.values() if c.key not in self._keys | self._skips]
@@ -321,7 +321,7 @@ class FirstPass:
 
     def _is_vain(self) -> bool:
         """Return whether the rule of the default search says that going on cannot pay."""
-        stop = self._search_plan.until
+        stop = self._search_plan.stop_rule
         if stop is None:
             return False
         if self.chance_left is None and self._tries >= stop.least and not self._sure:

@@ -32,7 +32,7 @@ class HeldSize:
 
     sizes: Mapping[str, int]
     best_s: float  # of all configs that were measured
-    chosen: str  # Impl that a launch without one takes
+    choice: str  # Impl that a launch without one takes
     chosen_s: float | None
     default_s: float | None  # of the file's first Impl at its default
     first_s: float  # of the config that is predicted the fastest, once it is compiled
@@ -51,7 +51,7 @@ def held_sizes(
     spec: Spec, dtype: str, device: Device, times: Sequence[CalibrationTime]
 ) -> list[HeldSize]:
     """Return each held-back size of a kernel at which its other times correct the model."""
-    held = [t for t in times if t.held and measured_config(spec, t) is not None]
+    held = [t for t in times if t.is_check and measured_config(spec, t) is not None]
     results = []
     for sizes in sizes_in(held):
         here = [t for t in held if dict(t.sizes) == sizes]

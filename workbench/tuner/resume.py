@@ -42,7 +42,8 @@ def _chance_left(history: History, plan: Plan, outcomes: Mapping[str, Outcome]) 
         return None
     stops = [stop for f in history.findings(runs.pop()) if (stop := stop_of(f)) is not None]
     return next(
-        (s.chance for s in stops if (s.tried, s.of) == (len(outcomes), len(plan.candidates))), None
+        (s.chance for s in stops if (s.tries, s.total) == (len(outcomes), len(plan.candidates))),
+        None,
     )
 
 
@@ -101,7 +102,7 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
         config_key(o.case): o.default for o in history.outcomes(run.id) if not o.case.is_baseline
     }
     ours = {config_key(c.case): c.default for c in known}
-    ours |= {config_key(f.case): f.default for f in plan.refused}
+    ours |= {config_key(f.case): f.default for f in plan.failures}
     if not plan.launches:
         return run if tried == ours else None
     launched = Counter(impl for _, impl, _ in tried.keys() - ours.keys())

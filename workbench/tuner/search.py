@@ -263,7 +263,7 @@ class ModelSearch:
         errors are correlated, so neither a sum nor a product of single chances would do."""
         import numpy as np
 
-        mean, points = belief.corrected.mean, self._points
+        mean, points = belief.posterior.mean, self._points
         best = heapq.nsmallest(RIVALS, self._times, key=lambda i: (mean[i], points[i].key))
         bar = mean[best[0]] + math.log1p(-share)
         single = self._surrogate.normal_cdf((bar - mean) / belief.deviation)

@@ -34,7 +34,7 @@ class Plan:
     problem: Problem
     sweep: Sweep
     candidates: list[Candidate]
-    refused: list[Failure]
+    failures: list[Failure]
     baselines: list[Candidate]
     left_out: int = 0  # legal configs that the model ranked below the requested `most`
     launches: tuple[str, ...] = ()  # keys of what launches without a config run, the first first
@@ -106,8 +106,8 @@ def plan_sweep(
     legal = predict(legal, problem, device)
     launched_of = {c.impl.name: c.key for c in legal if c.config == today.get(c.impl.name)}
     keys = tuple(launched_of[name] for name in today if name in launched_of)
-    kept = thin(legal, most, sweep.vary, keys)
-    return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept), keys)
+    some = thin(legal, most, sweep.vary, keys)
+    return Plan(run, problem, sweep, some, refused, baselines, len(legal) - len(some), keys)
 
 
 def predict(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
@@ -118,8 +118,8 @@ def predict(legal: list[Candidate], problem: Problem, device: Device) -> list[Ca
     if kernel is None:
         return [replace(c, predicted_s=expected_s(c, problem, device)) for c in legal]
     places = [kernel.estimate_resources(c.impl, c.config, device, problem.sizes) for c in legal]
-    known = [place for place in places if place is not None]
-    corrected = iter(kernel.seconds(known, device, problem.dtype))
+    predictions = [place for place in places if place is not None]
+    corrected = iter(kernel.seconds(predictions, device, problem.dtype))
     return [
         replace(c, predicted_s=expected_s(c, problem, device) if p is None else next(corrected))
         for c, p in zip(legal, places, strict=True)
@@ -156,14 +156,14 @@ def thin(
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in ranked:
         groups.setdefault(group_of(candidate, vary), []).append(candidate)
-    kept = [c for c in ranked if c.default or c.key in launches]
-    always, depth = {c.key for c in kept}, 0
-    while len(kept) < most:
+    result = [c for c in ranked if c.default or c.key in launches]
+    always, depth = {c.key for c in result}, 0
+    while len(result) < most:
         layer = [g[depth] for g in groups.values() if len(g) > depth and g[depth].key not in always]
-        kept += layer[: most - len(kept)]
+        result += layer[: most - len(result)]
         depth += 1
-    chosen = {c.key for c in kept}
-    return [c for c in legal if c.key in chosen]
+    keys_in = {c.key for c in result}
+    return [c for c in legal if c.key in keys_in]
 
 
 def group_of(candidate: Candidate, vary: Sequence[Knob]) -> tuple[Any, ...]:
@@ -268,7 +268,7 @@ class RecordFactory:
             bytes=(moved := spec.bytes(problem.sizes, problem.dtype)),
             bytes_read=(read := spec.bytes_read(problem.sizes, problem.dtype)),
             bytes_written=moved - read,
-            checked=result.checked,
+            checked=result.check,
             error=result.error,
             resources=compiled.resources if compiled else None,
             default=candidate.default,
@@ -286,8 +286,8 @@ class RecordFactory:
 def _code_settings(settings: Mapping[str, str]) -> str:
     """Return the settings of the compiler that are part of a key; workers unset the interpreter's
     and choose it themselves."""
-    kept = {k: v for k, v in settings.items() if k != "TRITON_INTERPRET"}
-    return json.dumps(kept, sort_keys=True) if kept else ""
+    result = {k: v for k, v in settings.items() if k != "TRITON_INTERPRET"}
+    return json.dumps(result, sort_keys=True) if result else ""
 
 
 @cache

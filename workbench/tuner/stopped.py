@@ -16,10 +16,10 @@ CHANCE, TRIED, OF = "chance that an untried config is faster", "configs tried", 
 
 @dataclass(frozen=True)
 class StoppedSearch:
-    """A search that stopped after `tried` of the configs."""
+    """A search that stopped after `tries` of `total` configs."""
 
-    tried: int
-    of: int
+    tries: int
+    total: int
     chance: float
 
 

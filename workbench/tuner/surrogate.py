@@ -51,11 +51,11 @@ class Places:
 
     steps: Floats
     impl: NDArray[np.int64]
-    shared: float
+    shared_memory: float
 
     def select(self, which: Sequence[int]) -> Places:
         """Return the places of these points."""
-        return Places(self.steps[which], self.impl[which], self.shared)
+        return Places(self.steps[which], self.impl[which], self.shared_memory)
 
 
 def places(points: Sequence[Candidate], shared: float = 0.0) -> Places:
@@ -82,16 +82,16 @@ class Posterior:
     mean: Floats
     variance: Floats
     likelihood: float  # logarithm, up to a constant, of the likelihood of the observations
-    explained: Floats  # (observations, points): its product with itself was explained by them
+    explained_part: Floats  # (observations, points): its product with itself was explained by them
     places: Places
-    centred: Floats  # prior mean, less its own mean
+    prior_offset: Floats  # prior mean, less its own mean
     shape: Shape
 
     def covariance(self, which: Sequence[int]) -> Floats:
         """Return the covariance of these points; those without a variance have none."""
-        places, centred = self.places.select(which), self.centred[which]
+        places, centred = self.places.select(which), self.prior_offset[which]
         prior = _covariance(places, places, centred, centred, self.shape)
-        part = self.explained[:, which]
+        part = self.explained_part[:, which]
         open_ = self.variance[which] > 0
         return np.asarray((prior - part.T @ part) * np.outer(open_, open_))
 
@@ -100,7 +100,7 @@ def posterior(places: Places, prior: Floats, seen: Mapping[int, float], shape: S
     """Return the posterior by Rasmussen and Williams, algorithm 2.1. `prior` is the prior mean and
     `seen` the observed logarithms by point."""
     centred = prior - prior.mean()
-    own = OFFSET**2 + places.shared**2 + shape.trust**2 * centred**2 + shape.own**2
+    own = OFFSET**2 + places.shared_memory**2 + shape.trust**2 * centred**2 + shape.own**2
     if not seen:
         return Posterior(prior, own, 0.0, np.zeros((0, len(prior))), places, centred, shape)
     at = list(seen)
@@ -128,7 +128,7 @@ def _covariance(a: Places, b: Places, a_mean: Floats, b_mean: Floats, shape: Sha
     squares = (a.steps**2).sum(axis=1)[:, None] + (b.steps**2).sum(axis=1)[None, :]
     apart = np.maximum(squares - 2 * a.steps @ b.steps.T, 0.0)
     far = np.sqrt(3 * apart) / shape.reach
-    shared = OFFSET**2 + a.shared**2 * (a.impl[:, None] == b.impl[None, :])
+    shared = OFFSET**2 + a.shared_memory**2 * (a.impl[:, None] == b.impl[None, :])
     trusted = shape.trust**2 * np.outer(a_mean, b_mean)
     return np.asarray(shared + trusted + shape.own**2 * (1 + far) * np.exp(-far))
 
@@ -180,31 +180,31 @@ class Belief:
     """What is believed of every point's log(time): its prediction once compiled, and the error of
     that, which are independent."""
 
-    guessed: Posterior
-    corrected: Posterior
-    timed: Sequence[int]
+    prior: Posterior
+    posterior: Posterior
+    timed_configs: Sequence[int]
     others: Sequence[Belief] = ()  # with covariances of other shapes, which are likely too
     chances: dict[float, float] = field(default_factory=dict)  # by share: see `chance_left`
 
     @cached_property
     def deviation(self) -> Floats:
         """Return the standard deviation of every point."""
-        return np.asarray(np.sqrt(self.corrected.variance + self.guessed.variance))
+        return np.asarray(np.sqrt(self.posterior.variance + self.prior.variance))
 
     @cached_property
     def gain(self) -> list[float]:
         """Return the expected improvement of every point, in units of the logarithm of the time."""
-        mean = self.corrected.mean
+        mean = self.posterior.mean
         # the least mean of a measured point; the least time is biased low by noise
-        best = mean[self.timed].min() if self.timed else mean.min()
+        best = mean[self.timed_configs].min() if self.timed_configs else mean.min()
         return [float(g) for g in improvement(best, mean, self.deviation)]
 
     def draw(self, which: Sequence[int], times: int) -> Floats:
         """Return draws of log(time) of these points together: (times, points)."""
-        covariance = self.corrected.covariance(which) + self.guessed.covariance(which)
+        covariance = self.posterior.covariance(which) + self.prior.covariance(which)
         lower = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(which)))  # 0.03 %, for rounding
         normal = np.random.default_rng(0).standard_normal((times, len(which)))
-        return np.asarray(self.corrected.mean[which] + normal @ lower.T)
+        return np.asarray(self.posterior.mean[which] + normal @ lower.T)
 
 
 def improvement(best: float, mean: Floats, deviation: Floats) -> Floats:

@@ -30,7 +30,7 @@ library_tf32 = Spec(
         {"M": 130, "K": 80, "N": 100},
     ],
     bench=[{"M": 8192, "K": 8192, "N": 8192}, {"M": 4096, "K": 4096, "N": 4096}],
-    tolerance={"fp32": Tolerance(relative=2e-3, of_rms=4e-3)},
+    tolerance={"fp32": Tolerance(relative=2e-3, rms_share=4e-3)},
 )
 
 

@@ -22,14 +22,14 @@ DISTINCT = 32  # columns of a and rows of b: the least block_k
 STEP = 40_503  # 0.618 of 2^16: neighbours in m lie far apart in n, and no two tiles alike
 
 
-def stored(m, N):
+def stored_column(m, N):
     """The column of row m that is stored."""
     return (m * STEP % (1 << 16)) * N >> 16
 
 
 def reference(a, b, k):
     (M, _), (_, N), (K,) = a.shape, b.shape, k.shape
-    products = a * b[:, stored(torch.arange(M, device=b.device), N)].T
+    products = a * b[:, stored_column(torch.arange(M, device=b.device), N)].T
     rounds, rest = divmod(K, DISTINCT)
     return rounds * products.sum(1) + products[:, :rest].sum(1)
 
@@ -54,9 +54,9 @@ matmul_arithmetic = Spec(
     # The same products are added K / 32 times, so roundings to fp32 need not cancel: after n
     # additions a sum is off by n 2^-25 of the largest sum at most, 1.2e-4 at n = 4096
     tolerance={
-        "fp32": Tolerance(relative=1.2e-4, of_rms=1.2e-4),
-        "fp16": Tolerance(relative=1e-3, of_rms=1.2e-4),
-        "bf16": Tolerance(relative=8e-3, of_rms=1.2e-4),
+        "fp32": Tolerance(relative=1.2e-4, rms_share=1.2e-4),
+        "fp16": Tolerance(relative=1e-3, rms_share=1.2e-4),
+        "bf16": Tolerance(relative=8e-3, rms_share=1.2e-4),
     },
 )
 
@@ -92,7 +92,7 @@ def _tiles(
 
 
 def work(config, limits, *, itemsize, M, N, K):
-    product = Work.of_product(config, itemsize, M=M, N=N, K=K)
+    product = Work.product(config, itemsize, M=M, N=N, K=K)
     return replace(product, load_bytes=0, store_bytes=config.block_m * itemsize)
 
 

@@ -12,7 +12,7 @@ as much as it reads half memory-bound.
 
 from workbench.dsl import meta, strides, tile_count, tl, triton
 from workbench.kernels import matmul as whole
-from workbench.spec import Spec, Tensor, Work, of_rms
+from workbench.spec import Spec, Tensor, Work, rms_bounds
 
 
 def reference(a, b):
@@ -32,7 +32,7 @@ matmul_traffic = Spec(
         {"M": 67, "N": 264, "K": 136},
     ],
     bench=whole.matmul.bench,
-    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
+    tolerance=rms_bounds(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 

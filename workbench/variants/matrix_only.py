@@ -60,12 +60,12 @@ matrix_only = Spec(
     # the rms. y is fp32 whatever the inputs are, and so is judged by one tolerance: sums of 16
     # 8-bit products are off by half of it, and with one of 32 products left out by more than it.
     tolerance=dict.fromkeys(
-        ("fp32", "fp16", "bf16", "fp8"), Tolerance(relative=1.5e-2, of_rms=1.5e-2)
+        ("fp32", "fp16", "bf16", "fp8"), Tolerance(relative=1.5e-2, rms_share=1.5e-2)
     ),
     extents={
-        "M": Extent(among=(16, 32, 64, 128)),
-        "N": Extent(among=(16, 32, 64, 128, 256)),
-        "K": Extent(among=(32, 64, 128)),
+        "M": Extent(choices=(16, 32, 64, 128)),
+        "N": Extent(choices=(16, 32, 64, 128, 256)),
+        "K": Extent(choices=(32, 64, 128)),
     },
 )
 

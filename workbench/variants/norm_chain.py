@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import normal, padded, strides, tl, triton
+from workbench.dsl import normal, pad_up, strides, tl, triton
 from workbench.kernels import rms_norm
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads
 
@@ -21,21 +21,21 @@ def reference(x, w):
     return x
 
 
-def about_one(shape, dtype, device, generator):
+def weights_near_one(shape, dtype, device, generator):
     # of standard normal weights a product of 64 would be lost in one or two elements a row
     return (torch.rand(shape, generator=generator, device=device) * 0.2 + 0.9).to(dtype)
 
 
 norm_chain = Spec(
     name="norm_chain",
-    inputs={"x": Tensor("M N", make=normal), "w": Tensor("L N", make=about_one)},
+    inputs={"x": Tensor("M N", make=normal), "w": Tensor("L N", make=weights_near_one)},
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N, L: 4 * L * M * N,
     check=[{"M": 1, "N": 1, "L": 1}, {"M": 3, "N": 127, "L": 2}, {"M": 2, "N": 64, "L": 3}],
     bench=[{"M": 64, "N": 1024, "L": 64}],
     # A norm's relative error of 2^-22 goes on to the next: 64 of them leave 2e-5 at most.
-    tolerance={"fp32": Tolerance(relative=1e-4, of_rms=1e-6)},
+    tolerance={"fp32": Tolerance(relative=1e-4, rms_share=1e-6)},
 )
 
 
@@ -61,7 +61,7 @@ class Warps:
 
 
 def refuse_rows(config, limits, *, itemsize, M, N, L):
-    held = padded(N) // (config.num_warps * limits.warp_size)
+    held = pad_up(N) // (config.num_warps * limits.warp_size)
     return limits.refuse_held(held, 64, "elements of a row")
 
 
@@ -70,7 +70,7 @@ def one_by_one(config, limits, *, itemsize, M, N, L):
     return Work(tiles=M, steps=L, load_bytes=3 * N * itemsize, store_bytes=N * itemsize)
 
 
-def in_registers(config, limits, *, itemsize, M, N, L):
+def register_work(config, limits, *, itemsize, M, N, L):
     return Work(tiles=M, steps=L, load_bytes=N * itemsize, store_bytes=N * itemsize)
 
 
@@ -99,12 +99,12 @@ def read_back(x, w, *, config):
     return x
 
 
-@norm_chain.impl(Warps, refuse=refuse_rows, work=in_registers)
+@norm_chain.impl(Warps, refuse=refuse_rows, work=register_work)
 def fused(x, w, *, config):
     """One launch: a row stays in registers from the first norm to the last."""
     (M, N), L = x.shape, w.shape[0]
     y = x.new_empty(M, N)
-    constants = dict(BLOCK_N=padded(N), num_warps=config.num_warps)
+    constants = dict(BLOCK_N=pad_up(N), num_warps=config.num_warps)
     _fused[(M,)](x, w, y, N, L, *strides(x, w), rms_norm.EPS, **constants)
     return y
 

@@ -34,7 +34,7 @@ def reference(a, w, like):
     words = w.view(torch.int32)[:, None, :] ^ bits  # N, K / 256, 36
     u = (torch.arange(256, device=w.device) * HASH).to(torch.int32) >> 8
     columns = (1 + b.to(a.dtype) / 1024)[:, None] * (u.to(a.dtype) / 2**23)  # K / 256, 256
-    weights = whole.unpacked(words.flatten(1).view(torch.uint8)).to(a.dtype)
+    weights = whole.unpack(words.flatten(1).view(torch.uint8)).to(a.dtype)
     return a[:, None] * (weights @ columns.flatten())[None, :]
 
 

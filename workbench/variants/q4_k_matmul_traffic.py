@@ -10,7 +10,7 @@ import torch
 
 from workbench.dsl import tl, triton
 from workbench.kernels import q4_k_matmul as whole
-from workbench.spec import Spec, Tensor, of_rms
+from workbench.spec import Spec, Tensor, rms_bounds
 
 
 def reference(x, w):
@@ -32,7 +32,7 @@ q4_k_matmul_traffic = Spec(
     ],
     bench=whole.q4_k_matmul.bench[:4],
     # a sum of K numbers in fp32, in proportion to which single results may be small
-    tolerance=of_rms(fp32=5e-5, fp16=5e-5, bf16=5e-5),
+    tolerance=rms_bounds(fp32=5e-5, fp16=5e-5, bf16=5e-5),
     extents=whole.q4_k_matmul.extents,
 )
 
@@ -91,7 +91,7 @@ def _rows(
 def rows(x, w, *, config):
     """Blocks and elements of x are read as often and as wide as by `q4_k_matmul.rows`."""
     (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = whole.as_words(x, w)
+    words, stride, unit = whole.view_words(x, w)
     y = x.new_empty(M, N)
     block_m = min(triton.next_power_of_2(M), 4)
     grid, sizes = (triton.cdiv(N, config.block_n), triton.cdiv(M, block_m)), (M, N, K // 256)

@@ -59,11 +59,11 @@ def partials_and_merge(logits, *, config):
 def on_the_cpu(logits):
     """All logits in one copy, each row sampled by torch on the CPU, all tokens in one copy."""
     rows = logits.cpu().float()
-    tokens = [sampled(row, SEED + i) for i, row in enumerate(rows)]
+    tokens = [sample_token(row, SEED + i) for i, row in enumerate(rows)]
     return torch.tensor(tokens, dtype=torch.int64).to(logits.device)
 
 
-def sampled(row, seed):
+def sample_token(row, seed):
     """The token of one row."""
     values, index = candidates(row)
     if not torch.isfinite(values[0]):

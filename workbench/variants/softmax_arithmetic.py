@@ -10,7 +10,7 @@ exp(x - max(x)).
 
 import torch
 
-from workbench.dsl import meta, padded, strides, tl, triton
+from workbench.dsl import meta, pad_up, strides, tl, triton
 from workbench.dsl.row_schemes import Rows, refuse_rows, size_rows
 from workbench.spec import Spec, Tensor, Work
 
@@ -57,6 +57,6 @@ def rows(a, x, *, config):
     """As many rows as `softmax.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]
     y = a.new_empty(M)
-    constants = dict(BLOCK_N=padded(N), **meta(config))
+    constants = dict(BLOCK_N=pad_up(N), **meta(config))
     _rows[(triton.cdiv(M, config.block_m),)](a, x, y, M, N, 0, *strides(a, x), **constants)
     return y

@@ -5,7 +5,7 @@ so they belong to it: loads alone would take about half as long, and would call 
 memory busy all the time half memory-bound.
 """
 
-from workbench.dsl import meta, padded, policies, tl, triton
+from workbench.dsl import meta, pad_up, policies, tl, triton
 from workbench.dsl.row_schemes import Rows, refuse_rows, rows_work, size_rows
 from workbench.spec import Spec, Tensor, Tolerance
 
@@ -45,6 +45,6 @@ def rows(x, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, _ = policies(config.hints)
-    constants = dict(BLOCK_N=padded(N), ONCE=once, **meta(config))
+    constants = dict(BLOCK_N=pad_up(N), ONCE=once, **meta(config))
     _rows[(triton.cdiv(M, config.block_m),)](x, y, M, N, *x.stride(), **constants)
     return y

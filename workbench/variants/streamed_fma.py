@@ -45,9 +45,9 @@ streamed_fma = Spec(
     bench=[{"N": 1 << 25, "F": 1}, {"N": 1 << 25, "F": 1024}],
     tolerance={
         # a rounding of 2^-24 at each step, of which the factor forgets the older ones
-        "fp32": Tolerance(relative=4e-5, of_rms=4e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=4e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=4e-5),
+        "fp32": Tolerance(relative=4e-5, rms_share=4e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=4e-5),
+        "bf16": Tolerance(relative=8e-3, rms_share=4e-5),
     },
 )
 

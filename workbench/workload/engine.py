@@ -39,7 +39,7 @@ class SweptLaunch:
     launch: RebuiltLaunch
     records: Mapping[str, Record]
     labels: Sequence[str]  # of the launch's configs, that in use first
-    checked: bool
+    is_checked: bool
     page: Path
     predicts: bool  # no GPU took part
     gpu: str  # of a cluster: host and GPU
@@ -72,7 +72,7 @@ class WorkloadTuning:
     trust: bool = False  # import source files that differ from the record
     widen: bool = False  # sweep configs one step beyond, where the best is at an end
     gpus: Callable[[], int] = lambda: 1  # that work now
-    started: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=time.monotonic)
 
     @property
     def open_items(self) -> list[WorkItem]:
@@ -88,7 +88,7 @@ class WorkloadTuning:
     @property
     def is_spent(self) -> bool:
         """Whether the budget is used up."""
-        return time.monotonic() - self.started >= self.seconds
+        return time.monotonic() - self.start_s >= self.seconds
 
     def tune(self, group: Sequence[WorkItem], sweep: Sweep) -> None:
         """Tune a family, or a signature alone, while there is budget; then the sizes between those
@@ -140,7 +140,7 @@ class WorkloadTuning:
 
     def time_of(self, item: WorkItem) -> float:
         """Return the seconds of the budget that an item gets."""
-        remaining = self.seconds - (time.monotonic() - self.started)
+        remaining = self.seconds - (time.monotonic() - self.start_s)
         own = self.gpus() * time_for(item, self.open_items, remaining)
         return max(LEAST_S, min(remaining, own))
 
@@ -205,7 +205,7 @@ def result_of(
         time_s,
         f"{PREDICTED} by {source}" if source and swept.predicts else source,
         text_hash(swept.launch.kernel),
-        swept.checked,
+        swept.is_checked,
         timestamp(),
         str(swept.page),
         swept.gpu,

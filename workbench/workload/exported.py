@@ -20,7 +20,7 @@ class ExportResult:
     """What an export wrote, and which entries it left out, each with the reason."""
 
     files: list[Path] = field(default_factory=list)
-    exported: int = 0
+    exported_entries: int = 0
     left_out: list[tuple[PinnedEntry, str]] = field(default_factory=list)
 
 
@@ -100,7 +100,7 @@ def export_vllm_moe(entries: Sequence[PinnedEntry], folder: Path) -> ExportResul
         ordered = {str(batch): configs[batch] for batch in sorted(configs)}
         write_file(folder / name, json.dumps(ordered, indent=4) + "\n", make_folder=True)
         result.files.append(folder / name)
-        result.exported += len(configs)
+        result.exported_entries += len(configs)
     return result
 
 

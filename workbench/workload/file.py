@@ -97,14 +97,14 @@ class RecordedWorkload:
     signatures: list[CountedSignature]
     times: list[GpuTimes] = field(default_factory=list)
     # Launches by function beyond the most signatures that a recording keeps.
-    beyond: list[tuple[KernelFunction, int]] = field(default_factory=list)
+    omissions: list[tuple[KernelFunction, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def launches(self) -> int:
         """Number of all launches."""
         kept = sum(each.launches for each in self.signatures)
-        return kept + sum(number for _, number in self.beyond)
+        return kept + sum(number for _, number in self.omissions)
 
 
 # Writing
@@ -114,7 +114,7 @@ def text_of(workload: RecordedWorkload) -> str:
     """Return the contents of a workload file."""
     functions, arguments = _NumberedRows(), _NumberedRows()
     signatures = [_signature(each, functions, arguments) for each in workload.signatures]
-    beyond = [[functions.number(_function(f)), n] for f, n in workload.beyond]
+    beyond = [[functions.number(_function(f)), n] for f, n in workload.omissions]
     head = {
         FORMAT.mark: FORMAT.version,
         "written_by": f"kernel-workbench {__version__}",
@@ -378,10 +378,10 @@ def merge_workloads(workloads: Sequence[RecordedWorkload]) -> RecordedWorkload:
             key = canonical(each.signature)
             before = counts.get(key, CountedSignature(each.signature, 0))
             counts[key] = replace(before, launches=before.launches + each.launches)
-        for function, number in workload.beyond:
+        for function, number in workload.omissions:
             beyond[function] = beyond.get(function, 0) + number
     result.signatures = list(counts.values())
-    result.beyond = list(beyond.items())
+    result.omissions = list(beyond.items())
     return result
 
 

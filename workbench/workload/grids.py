@@ -31,17 +31,17 @@ def grids_of(
         shape = tuple(grid) if isinstance(grid, (list, tuple)) else (grid,)
         return ConfigGrids((), {(): tuple(map(int, shape))})
     names = [n for n, v in (configs[0] if configs else {}).items() if type(v) is int]
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    grids: dict[tuple[int, ...], tuple[int, ...]] = {}
     for values in _points(names, configs):
-        if len(known) >= MOST_CALLS:
+        if len(grids) >= MOST_CALLS:
             break
         try:
             shape = tuple(int(n) for n in grid({**named, **configs[0], **values}))
         except Exception:  # a function that needs what a launch alone has
             continue
         if 1 <= len(shape) <= 3 and all(n >= 1 for n in shape):
-            known[tuple(values.values())] = shape
-    return _fewest_knobs(names, known)
+            grids[tuple(values.values())] = shape
+    return _fewest_knobs(names, grids)
 
 
 def _points(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, int]]:
@@ -66,28 +66,28 @@ def neighbours(name: str, value: int) -> tuple[int, ...]:
 
 
 def _fewest_knobs(
-    names: Sequence[str], known: Mapping[tuple[int, ...], tuple[int, ...]]
+    names: Sequence[str], grids: Mapping[tuple[int, ...], tuple[int, ...]]
 ) -> ConfigGrids | None:
     """Return the grids by the fewest knobs that decide them. None where that are too many."""
-    if not known:
+    if not grids:
         return None
-    kept = list(range(len(names)))
+    places = list(range(len(names)))
     for place in reversed(range(len(names))):
-        without = [k for k in kept if k != place]
-        if _project(known, without) is not None:
-            kept = without
-    shapes = _project(known, kept) or {}
+        without = [k for k in places if k != place]
+        if _project(grids, without) is not None:
+            places = without
+    shapes = _project(grids, places) or {}
     if len(shapes) > MOST_SHAPES:
         return None
-    return ConfigGrids(tuple(names[k] for k in kept), shapes)
+    return ConfigGrids(tuple(names[k] for k in places), shapes)
 
 
 def _project(
-    known: Mapping[tuple[int, ...], tuple[int, ...]], kept: Sequence[int]
+    grids: Mapping[tuple[int, ...], tuple[int, ...]], places: Sequence[int]
 ) -> dict[tuple[int, ...], tuple[int, ...]] | None:
     """Return the grids by these knobs alone; None where they do not decide them."""
     result: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for point, shape in known.items():
-        if result.setdefault(tuple(point[k] for k in kept), shape) != shape:
+    for point, shape in grids.items():
+        if result.setdefault(tuple(point[k] for k in places), shape) != shape:
             return None
     return result

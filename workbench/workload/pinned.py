@@ -150,18 +150,18 @@ class PinnedTable:
         under the policy `error`."""
         texts = key_texts(key)
         result, config = self._looked_up(tuner, function, texts)
-        given: Given = "table"
+        source: Given = "table"
         if config is None:
-            given, config = self._policy_choice(tuner, function, texts, more)
+            source, config = self._policy_choice(tuner, function, texts, more)
         name = f"{function.module}.{function.name}"
         text = "" if config is None else config_text(config)
-        lookup = TableLookup(name, texts, result, given, text)
+        lookup = TableLookup(name, texts, result, source, text)
         self.lookups.append(lookup)
         if config is not None:
             self.choices[f"{name} {list(texts)}"] = text
         if self._on_lookup is not None:
             self._on_lookup(lookup)
-        if given == "error":
+        if source == "error":
             raise PinError(
                 f"The tuned table has no config of {function.name} for {', '.join(texts)} on "
                 f"{self.arch or 'this machine'}; tune it, or pin with another policy."
@@ -184,13 +184,13 @@ class PinnedTable:
             self._report_once(function, f"its entry is stale ({self._stale(function, there[0])})")
             changed = there[0].text_hash != function.text_hash
             return ("changed" if changed else "other triton"), None
-        known = self._by_function.get((function.module, function.name), [])
-        return ("other device" if any(e.key == key for e in known) else "absent"), None
+        entries = self._by_function.get((function.module, function.name), [])
+        return ("other device" if any(e.key == key for e in entries) else "absent"), None
 
     def _entries_here(self, function: KernelFunction) -> list[PinnedEntry]:
-        known = self._by_function.get((function.module, function.name), [])
+        entries = self._by_function.get((function.module, function.name), [])
         arch = self.arch
-        return [entry for entry in known if entry.arch == arch]
+        return [entry for entry in entries if entry.arch == arch]
 
     @property
     def arch(self) -> str:
@@ -287,19 +287,19 @@ def config_of(entry: PinnedEntry, tuner: Any) -> Any | None:
     """Return the `triton.Config` of an entry: the function's own if it lists it, with its hook.
     None where it names what the function has no argument for, and where the function's configs have
     hooks and it is not one of them."""
-    wanted = dict(entry.config)
-    if not set(wanted) <= {*tuner.arg_names, *OPTIONS}:
+    knobs = dict(entry.config)
+    if not set(knobs) <= {*tuner.arg_names, *OPTIONS}:
         return None
     for config in tuner.configs:
-        known = config.all_kwargs()
-        if {**known, **wanted} == known and set(wanted) >= set(config.kwargs):
+        own = config.all_kwargs()
+        if {**own, **knobs} == own and set(knobs) >= set(config.kwargs):
             return config
     if any(config.pre_hook is not None for config in tuner.configs):
         return None
     from triton import Config
 
-    options = {n: wanted.pop(n) for n in OPTIONS if n in wanted}
-    return Config(wanted, **{n: v for n, v in options.items() if v is not None})
+    options = {n: knobs.pop(n) for n in OPTIONS if n in knobs}
+    return Config(knobs, **{n: v for n, v in options.items() if v is not None})
 
 
 def first_config(tuner: Any, more: Mapping[str, Any]) -> Any:
@@ -338,8 +338,8 @@ def _covers(entries: Sequence[PinnedEntry], key: tuple[str, ...]) -> bool:
         number = _number(part)
         if number is None:
             continue
-        known = [n for e in entries if (n := _number(e.key[place])) is not None]
-        if not min(known) <= number <= max(known):
+        extents = [n for e in entries if (n := _number(e.key[place])) is not None]
+        if not min(extents) <= number <= max(extents):
             return False
     return True
 
@@ -354,8 +354,8 @@ def _distance(a: tuple[str, ...], b: tuple[str, ...]) -> float:
 def check_policy(policy: str) -> None:
     """Raise WorkloadError where there is no such policy."""
     if policy not in get_args(MissPolicy):
-        known = ", ".join(get_args(MissPolicy))
-        raise WorkloadError(f"There is no policy {policy!r} for a miss; there are {known}.")
+        policies = ", ".join(get_args(MissPolicy))
+        raise WorkloadError(f"There is no policy {policy!r} for a miss; there are {policies}.")
 
 
 def pin_table(

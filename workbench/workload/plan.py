@@ -32,7 +32,7 @@ class WorkItem:
     family: str | None = None  # signatures that differ in one extent have one name
 
     @property
-    def to_win(self) -> float:
+    def winnable_share(self) -> float:
         """Share of all time that lies between this signature and the bandwidth; all of its
         time where none was measured."""
         if self.launch_s is None:
@@ -190,7 +190,7 @@ def numbers_of(signature: LaunchSignature) -> list[int]:
 
 
 def _shapeless(signature: LaunchSignature) -> str:
-    """Return a text that is equal for signatures that differ in numbers alone."""
+    """Return a text that is equal for signatures that differ only in numbers."""
     parts: list[object] = [asdict(signature.function)]
     for name, argument in signature.arguments.items():
         if name in signature.config:
@@ -208,5 +208,5 @@ def _shapeless(signature: LaunchSignature) -> str:
 def time_for(item: WorkItem, left: Sequence[WorkItem], seconds: float) -> float:
     """Return the seconds that the next item gets of those that are left: its part of what can
     still be won. `left` are the items that are not done, this one among them."""
-    whole = math.fsum(each.to_win for each in left)
-    return seconds * item.to_win / whole if whole > 0 else seconds / max(1, len(left))
+    whole = math.fsum(each.winnable_share for each in left)
+    return seconds * item.winnable_share / whole if whole > 0 else seconds / max(1, len(left))

@@ -66,28 +66,29 @@ class StartedRun:
 
 @dataclass
 class ProgramRunner:
-    """Runs of the program, each in a fresh process, in the order of `rounds`. With `at_once` so
-    many import at the same time, and then take turns; `tell` is called with notes on those."""
+    """Runs of the program, each in a fresh process, in the order of `rounds`. As many as
+    `concurrency` import at the same time, and then take turns; `tell` is called with notes on
+    those."""
 
     words: list[str]
     marks: MarkOptions
     deployment: Deployment  # of the runs with the table
     rounds: int
-    at_once: int
+    concurrency: int
     aside: bool  # its output goes to standard error
     tell: Callable[[str], None]
     now: Callable[[], float] = time.perf_counter
-    started: dict[tuple[int, bool], StartedRun] = field(default_factory=dict)
+    started_runs: dict[tuple[int, bool], StartedRun] = field(default_factory=dict)
 
     def __enter__(self) -> ProgramRunner:
         self._place = Path(tempfile.mkdtemp(prefix="workbench-compare-"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for run in self.started.values():
+        for run in self.started_runs.values():
             run.gate.close()
             run.process.terminate()
-        for run in self.started.values():
+        for run in self.started_runs.values():
             with suppress(subprocess.TimeoutExpired):
                 run.process.wait(ENDING_S)
             run.process.kill()
@@ -100,7 +101,7 @@ class ProgramRunner:
         wall time in seconds; where it waited for its turn, from then on. Raises UngatedError where
         a run did not wait."""
         folder = self._folder(number, pinned)
-        if self.at_once == 1:
+        if self.concurrency == 1:
             began = self.now()
             end = run_child(
                 self.words,
@@ -109,13 +110,13 @@ class ProgramRunner:
                 more=self._variables(folder, pinned),
             )
         else:
-            if (number, pinned) not in self.started:
+            if (number, pinned) not in self.started_runs:
                 self._start(number, pinned)
-            run = self.started[number, pinned]
+            run = self.started_runs[number, pinned]
             began = self.now()
             run.gate.open()
             end = wait_for_child(run.process)
-            del self.started[number, pinned]
+            del self.started_runs[number, pinned]
         yield folder, end, self.now() - began
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -123,7 +124,7 @@ class ProgramRunner:
         """Start this run and those that follow it, and wait until all of them wait."""
         planned = [(n, p) for n in range(self.rounds) for p in order_of(n)]
         at = planned.index((number, pinned))
-        for each in planned[at : at + self.at_once]:
+        for each in planned[at : at + self.concurrency]:
             folder = self._folder(*each)
             gate = Gate(folder)
             process = start_child(
@@ -132,17 +133,17 @@ class ProgramRunner:
                 aside=self.aside,
                 more=self._variables(folder, each[1]),
             )
-            self.started[each] = StartedRun(process, gate)
+            self.started_runs[each] = StartedRun(process, gate)
         began = noted = self.now()
-        while left := sum(not run.gate.waited_for for run in self.started.values()):
+        while left := sum(not run.gate.waited_for for run in self.started_runs.values()):
             if (now := self.now()) - noted >= NOTE_S:
                 noted = now
                 self.tell(
-                    f"after {now - began:.0f} s {left} of {len(self.started)} runs have not used "
-                    "the GPU through torch, nor marked a step; a run that never does so needs a "
-                    "comparison without --at-once"
+                    f"after {now - began:.0f} s {left} of {len(self.started_runs)} runs have not "
+                    "used the GPU through torch, nor marked a step; a run that never does so "
+                    "needs a comparison without --at-once"
                 )
-            for run in self.started.values():
+            for run in self.started_runs.values():
                 if (code := run.process.poll()) is not None:
                     how = ending(code if code >= 0 else stopped_by(-code))
                     raise UngatedError(
@@ -158,7 +159,7 @@ class ProgramRunner:
         return folder
 
     def _variables(self, folder: Path, pinned: bool) -> dict[str, str]:
-        marks = replace(self.marks, folder=str(folder), gate=self.at_once > 1)
+        marks = replace(self.marks, folder=str(folder), gate=self.concurrency > 1)
         more = {sitecustomize.MARKS: marks.text(), sitecustomize.TUNED: ""}
         if pinned:
             more[sitecustomize.TUNED] = replace(self.deployment, folder=str(folder)).text()

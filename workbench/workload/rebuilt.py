@@ -57,7 +57,7 @@ class RebuiltLaunch:
     """A launch that can be repeated with several configs. The first config is the one in use."""
 
     kernel: Any
-    given: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
     configs: tuple[Any, ...]
     grid: RecordedGrid
     notes: tuple[str, ...] = ()
@@ -68,17 +68,17 @@ def rebuild_launch(signature: LaunchSignature, trust: bool = False) -> RebuiltLa
     if signature.origin == "inductor":
         raise NotRebuilt("torch.compile generates and tunes it; no table can pin it")
     kernel = function_here(signature.function, trust)
-    given = _arguments(signature, kernel)
+    arguments = _arguments(signature, kernel)
     grid = _grid(signature)
-    own, notes = _own_configs(signature, kernel, given)
+    own, notes = _own_configs(signature, kernel, arguments)
     used = _used_config(signature, kernel, own)
     configs = [used, *(c for c in own if c.all_kwargs() != used.all_kwargs())]
-    known = [c for c in configs if has_grid(grid, c)]
-    if not known or known[0] is not used:
+    gridded = [c for c in configs if has_grid(grid, c)]
+    if not gridded or gridded[0] is not used:
         raise NotRebuilt("the grid of the config in use was not recorded; record it again")
-    if len(known) < len(configs):
-        notes.append(f"{len(configs) - len(known)} configs have a grid that was not recorded")
-    return RebuiltLaunch(kernel, given, tuple(known), grid, tuple(notes))
+    if len(gridded) < len(configs):
+        notes.append(f"{len(configs) - len(gridded)} configs have a grid that was not recorded")
+    return RebuiltLaunch(kernel, arguments, tuple(gridded), grid, tuple(notes))
 
 
 # The function
@@ -253,18 +253,18 @@ def _grid(signature: LaunchSignature) -> RecordedGrid:
 
 def has_grid(grid: RecordedGrid, config: Any) -> bool:
     """Return whether the grid of a config was recorded."""
-    held = config.all_kwargs()
-    return tuple(held.get(name) for name in grid.knobs) in dict(grid.shapes)
+    knobs = config.all_kwargs()
+    return tuple(knobs.get(name) for name in grid.knobs) in dict(grid.shapes)
 
 
 def _own_configs(
-    signature: LaunchSignature, kernel: Any, given: Any
+    signature: LaunchSignature, kernel: Any, arguments: Any
 ) -> tuple[list[Any], list[str]]:
     tuner = autotuner_of(kernel)
     if tuner is None or signature.origin != "autotune":
         return [], []
     try:
-        return configs_of(tuner, given)
+        return configs_of(tuner, arguments)
     except AdaptedError as error:
         raise NotRebuilt(str(error).rstrip(".")) from None
 
@@ -276,31 +276,31 @@ def _used_config(signature: LaunchSignature, kernel: Any, own: Sequence[Any]) ->
     computed = {n for values in _heuristics(kernel) for n in values}
     held = {n: plain_value(v) for n, v in signature.config.items() if n not in computed}
     for config in own:
-        known = config.all_kwargs()
-        if {**known, **held} == known:
+        knobs = config.all_kwargs()
+        if {**knobs, **held} == knobs:
             return config
     options = {n: held.pop(n) for n in OPTIONS if n in held}
     return triton.Config(held, **{n: v for n, v in options.items() if v is not None})
 
 
-def limit_configs(launch: RebuiltLaunch, wanted: Sequence[Mapping[str, Any]]) -> RebuiltLaunch:
+def limit_configs(launch: RebuiltLaunch, selection: Sequence[Mapping[str, Any]]) -> RebuiltLaunch:
     """Return the launch with the config in use and the wanted ones alone. Raises NotRebuilt where
     the grid of one is not known."""
     from workbench.dsl import triton
 
-    used, kept = launch.configs[0], [launch.configs[0]]
-    for values in wanted:
+    used, configs = launch.configs[0], [launch.configs[0]]
+    for values in selection:
         same = [c for c in launch.configs if {**c.all_kwargs(), **values} == c.all_kwargs()]
         if not same:  # of a widened search
-            held = dict(values)
-            options = {n: held.pop(n) for n in OPTIONS if n in held}
+            knobs = dict(values)
+            options = {n: knobs.pop(n) for n in OPTIONS if n in knobs}
             named = {n: v for n, v in options.items() if v is not None}
-            same = [triton.Config(held, pre_hook=used.pre_hook, **named)]
+            same = [triton.Config(knobs, pre_hook=used.pre_hook, **named)]
         if not has_grid(launch.grid, same[0]):
             raise NotRebuilt("the grid of a config is not known")
-        if same[0] not in kept:
-            kept.append(same[0])
-    return replace(launch, configs=tuple(kept))
+        if same[0] not in configs:
+            configs.append(same[0])
+    return replace(launch, configs=tuple(configs))
 
 
 def widen_search(launch: RebuiltLaunch, winner: Any) -> RebuiltLaunch | None:
@@ -315,10 +315,10 @@ def widen_search(launch: RebuiltLaunch, winner: Any) -> RebuiltLaunch | None:
         if type(value) is not int or value not in (min(column), max(column)):
             continue
         for step in _steps(name, value):
-            held = {**winner.all_kwargs(), name: step}
-            if held not in every and not min(column) <= step <= max(column):
-                options = {n: held.pop(n) for n in OPTIONS if n in held}
-                config = triton.Config(held, pre_hook=winner.pre_hook, **options)
+            knobs = {**winner.all_kwargs(), name: step}
+            if knobs not in every and not min(column) <= step <= max(column):
+                options = {n: knobs.pop(n) for n in OPTIONS if n in knobs}
+                config = triton.Config(knobs, pre_hook=winner.pre_hook, **options)
                 if has_grid(launch.grid, config):
                     new.append(config)
     if not new:

@@ -53,7 +53,7 @@ from workbench.workload.triton_hooks import (
     tuner_key,
 )
 
-MOST_SIGNATURES = 4096  # about 1 MB of file; later ones are counted by function alone
+MOST_SIGNATURES = 4096  # about 1 MB of file; later ones are counted only by function
 MOST_KEYS = 4 * MOST_SIGNATURES  # of launches in memory; several may be of one signature
 LEAST_WAIT_S = 1.0  # between two writes
 # Names of constants that are knobs of a kernel; other constants, such as extents, are not a choice.
@@ -74,7 +74,7 @@ class _Kernel:
     """One function below one autotuner."""
 
     jit: Any
-    by: Chooser
+    chooser: Chooser
     # Key functions by types, and of the first types with so many arguments of each kind: other
     # names are a KeyError.
     keys: dict[tuple[Any, ...], KeyFunction] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class LaunchRecorder:
         """Return the counter of a key, which is kept if it is new."""
         if (known := kernel.counters.get(key)) is not None:
             return known
-        if hasattr(kernel.by.tuner, "triton_meta"):
+        if hasattr(kernel.chooser.tuner, "triton_meta"):
             signature = self._inductor_signature(kernel, args)
         else:
             signature = self._launch_signature(kernel, args, kwargs, shape)
@@ -251,7 +251,7 @@ class LaunchRecorder:
     def _launch_signature(
         self, kernel: _Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], shape: Any
     ) -> LaunchSignature:
-        jit, by = kernel.jit, kernel.by
+        jit, by = kernel.jit, kernel.chooser
         kernel.identity = kernel.identity or function_of(jit)
         named = named_arguments(jit, args, kwargs)
         options = {n: v for n, v in kwargs.items() if n not in jit.arg_names}
@@ -264,7 +264,7 @@ class LaunchRecorder:
             origin,
             _plain(config),
             len(by.tuner.configs) if by.tuner is not None else 1,
-            not by.caught,
+            not by.was_caught,
             None if by.tuner is None else tuner_key(by.tuner, _drop_config(named, config)),
             None if by.tuner is None else self._grids(by.tuner, _drop_config(named, config)),
         )
@@ -278,7 +278,7 @@ class LaunchRecorder:
         self, kernel: _Kernel, named: Mapping[str, Any], options: Mapping[str, Any]
     ) -> tuple[Origin, Mapping[str, Any]]:
         """Return what chose the config, and the config."""
-        by = kernel.by
+        by = kernel.chooser
         given = {**named, **options}
         if by.tuner is not None:
             best = by.tuner.best_config.all_kwargs()
@@ -291,7 +291,7 @@ class LaunchRecorder:
         return "call", {**blocks, **options}
 
     def _inductor_signature(self, kernel: _Kernel, args: Sequence[Any]) -> LaunchSignature:
-        tuner = kernel.by.tuner
+        tuner = kernel.chooser.tuner
         named, grid, config = inductor_arguments(tuner, args)
         if kernel.identity is None:
             kernel.identity = function_of(inductor_function(tuner), tuner.filename)

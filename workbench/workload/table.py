@@ -37,7 +37,7 @@ def rows_of(workload: RecordedWorkload) -> list[WorkloadRow]:
     by_function: dict[KernelFunction, list[int]] = defaultdict(list)
     for number, each in enumerate(workload.signatures):
         by_function[each.signature.function].append(number)
-    beyond = dict(workload.beyond)
+    beyond = dict(workload.omissions)
     spent, total = seconds_by_signature(workload), sum(t.total_s for t in workload.times)
     rows = []
     for function in dict.fromkeys((*by_function, *beyond)):
@@ -164,7 +164,7 @@ def head_lines(workload: RecordedWorkload) -> list[str]:
             f"{open_} of {many} processes did not end by themselves: what they launched in their "
             "last moments is missing."
         )
-    if workload.beyond:
-        number = sum(n for _, n in workload.beyond)
+    if workload.omissions:
+        number = sum(n for _, n in workload.omissions)
         lines.append(f"{number:,} launches had signatures beyond those that are kept.")
     return [*lines, *workload.notes]

@@ -59,7 +59,7 @@ def export_triton_cache(entries: Sequence[PinnedEntry], folder: Path) -> ExportR
             if reason:
                 result.left_out.append((entry, reason))
             else:
-                result.exported += 1
+                result.exported_entries += 1
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(Path(draft).iterdir()):
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)

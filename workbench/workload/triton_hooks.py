@@ -29,7 +29,7 @@ class Chooser(NamedTuple):
 
     tuner: Any = None
     heuristics: Any = None
-    caught: bool = False  # the first config was taken, as there is no GPU to tune on
+    was_caught: bool = False  # the first config was taken, as there is no GPU to tune on
 
 
 NOBODY = Chooser()
@@ -50,7 +50,7 @@ class LaunchSink(Protocol):
 class _LaunchContext(threading.local):
     """What stands around a launch in this thread."""
 
-    by: Chooser = NOBODY
+    chooser: Chooser = NOBODY
     benchmarking: bool = False  # an autotuner times candidates: these launches are its own
     grid: Any = None  # that the autotuner of this launch was given
 
@@ -140,11 +140,13 @@ class TritonHooks:
             if warmup or context.benchmarking:
                 return real(self, *args, grid=grid, warmup=warmup, **kwargs)
             if hooks.skips_launches:
-                sink.note_launch(self, args, kwargs, _grid(self, grid, args, kwargs), context.by)
+                sink.note_launch(
+                    self, args, kwargs, _grid(self, grid, args, kwargs), context.chooser
+                )
                 return None
             if not callable(grid):
                 result = real(self, *args, grid=grid, warmup=warmup, **kwargs)
-                sink.note_launch(self, args, kwargs, grid, context.by)
+                sink.note_launch(self, args, kwargs, grid, context.chooser)
                 return result
             shapes: list[Any] = []
 
@@ -153,7 +155,7 @@ class TritonHooks:
                 return shape
 
             result = real(self, *args, grid=once, warmup=warmup, **kwargs)
-            sink.note_launch(self, args, kwargs, shapes[-1] if shapes else None, context.by)
+            sink.note_launch(self, args, kwargs, shapes[-1] if shapes else None, context.chooser)
             return result
 
         return run
@@ -165,7 +167,7 @@ class TritonHooks:
             result = real(self, *args, grid=grid, warmup=warmup, **kwargs)
             if not warmup and not context.benchmarking:
                 shape = _grid(self, grid, args, kwargs)
-                sink.note_launch(self, args, kwargs, shape, context.by)
+                sink.note_launch(self, args, kwargs, shape, context.chooser)
             return result
 
         return run
@@ -174,15 +176,15 @@ class TritonHooks:
         context, hooks = self._context, self
 
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before = context.by
-            context.by = by = hooks.chooser(self, before.heuristics)
+            before = context.chooser
+            context.chooser = by = hooks.chooser(self, before.heuristics)
             context.grid = kwargs.get("grid")
             try:
-                if not by.caught:
+                if not by.was_caught:
                     return real(self, *args, **kwargs)
                 return _first_config(self, args, kwargs)
             finally:
-                context.by, context.grid = before, None
+                context.chooser, context.grid = before, None
 
         return run
 
@@ -211,12 +213,12 @@ class TritonHooks:
                 self.run = real.__get__(self)
                 hooks._bound.append(self)
                 return self.run(*args, **kwargs)
-            before = context.by
-            context.by = hooks.chooser(before.tuner, self)
+            before = context.chooser
+            context.chooser = hooks.chooser(before.tuner, self)
             try:
                 return real(self, *args, **kwargs)
             finally:
-                context.by = before
+                context.chooser = before
 
         return run
 

@@ -43,7 +43,7 @@ def plan_cells(item: WorkItem) -> tuple[str, ...]:
         signature_text(item.signature),
         f"{item.launches:,}",
         percent(item.share),
-        percent(item.to_win),
+        percent(item.winnable_share),
         config_text(item.signature) or "-",
         item.family or "-",
     )
@@ -51,11 +51,12 @@ def plan_cells(item: WorkItem) -> tuple[str, ...]:
 
 def plain_item(item: WorkItem) -> dict[str, Any]:
     """Return an item of the work list as plain data."""
-    names = ("launches", "share", "launch_s", "least_s", "to_win", "family")
+    names = ("launches", "share", "launch_s", "least_s", "family")
     return {
         "kernel": item.signature.function.name,
         "signature": signature_text(item.signature),
         **{name: getattr(item, name) for name in names},
+        "to_win": item.winnable_share,
     }
 
 

@@ -73,8 +73,8 @@ model_step = Spec(
     bench=[{"S": 512, "H": 16, "L": 4, "F": 2816}, {"S": 128, "H": 16, "L": 4, "F": 2816}],
     # Each call rounds what it writes, and what the sums inherit of it grows with the layers.
     tolerance={
-        "fp32": Tolerance(relative=1e-4, of_rms=1e-4),
-        "bf16": Tolerance(relative=1e-2, of_rms=1e-1),
+        "fp32": Tolerance(relative=1e-4, rms_share=1e-4),
+        "bf16": Tolerance(relative=1e-2, rms_share=1e-1),
     },
 )
 
@@ -94,7 +94,7 @@ class Warps:
 
 
 def refuse_step(config, limits, *, itemsize, S, H, L, F):
-    held = rms_norm.padded(64 * H) // (config.num_warps * limits.warp_size)
+    held = rms_norm.pad_up(64 * H) // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of a row; 64 is the most"
     if config.num_stages > 1 and limits.arch.startswith("gfx"):

@@ -105,9 +105,9 @@ rwkv7_attention_linear = Spec(
     ],
     # Each of up to five calls in a row rounds what it writes, and kk is divided by a length.
     tolerance={
-        "fp32": Tolerance(relative=1e-4, of_rms=1e-4),
-        "fp16": Tolerance(relative=2e-3, of_rms=1e-2),
-        "bf16": Tolerance(relative=1e-2, of_rms=8e-2),
+        "fp32": Tolerance(relative=1e-4, rms_share=1e-4),
+        "fp16": Tolerance(relative=2e-3, rms_share=1e-2),
+        "bf16": Tolerance(relative=1e-2, rms_share=8e-2),
     },
 )
 
@@ -126,7 +126,7 @@ class Warps:
 
 
 def refuse_parts(config, limits, *, itemsize, **sizes):
-    held = layer_norm.padded(N * sizes["H"]) // (config.num_warps * limits.warp_size)
+    held = layer_norm.pad_up(N * sizes["H"]) // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of a row; 64 is the most"
     return None

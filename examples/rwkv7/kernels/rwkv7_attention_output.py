@@ -33,9 +33,9 @@ rwkv7_attention_output = Spec(
     bench=[{"M": 1024, "H": 40}, {"M": 1, "H": 40}, {"M": 64, "H": 40}],
     # the heads are rounded before the product, whose sums inherit that
     tolerance={
-        "fp32": Tolerance(relative=1e-4, of_rms=1e-4),
-        "fp16": Tolerance(relative=2e-3, of_rms=5e-3),
-        "bf16": Tolerance(relative=1e-2, of_rms=4e-2),
+        "fp32": Tolerance(relative=1e-4, rms_share=1e-4),
+        "fp16": Tolerance(relative=2e-3, rms_share=5e-3),
+        "bf16": Tolerance(relative=1e-2, rms_share=4e-2),
     },
 )
 

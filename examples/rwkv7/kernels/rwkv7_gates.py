@@ -54,11 +54,11 @@ rwkv7_gates = Spec(
     bench=[{"M": 1024, "H": 40, "N": 64}, {"M": 64, "H": 40, "N": 64}],
     # sums and differences may cancel: what rounding leaves is in proportion to their parts
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=1e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-5),
+        "fp32": Tolerance(relative=1e-5, rms_share=1e-5),
+        "fp16": Tolerance(relative=1e-3, rms_share=1e-5),
+        "bf16": Tolerance(relative=8e-3, rms_share=1e-5),
     },
-    extents={"N": Extent(among=(32, 64, 128))},
+    extents={"N": Extent(choices=(32, 64, 128))},
 )
 
 

@@ -70,9 +70,9 @@ rwkv7_layer = Spec(
     # The state is an fp32 tensor made of rounded products whatever the dtype, so that the line for
     # fp32 is as wide as that for bf16. In bf16 some ten roundings lie between x and the results.
     tolerance={
-        "fp32": Tolerance(relative=2e-2, of_rms=1e-1),
-        "fp16": Tolerance(relative=2e-2, of_rms=4e-2),
-        "bf16": Tolerance(relative=2e-2, of_rms=1e-1),
+        "fp32": Tolerance(relative=2e-2, rms_share=1e-1),
+        "fp16": Tolerance(relative=2e-2, rms_share=4e-2),
+        "bf16": Tolerance(relative=2e-2, rms_share=1e-1),
     },
 )
 

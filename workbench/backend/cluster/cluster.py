@@ -72,7 +72,7 @@ class ClusterWorker:
     name: str  # in sentences
     threads: int
     report: WorkerReport
-    gone: threading.Event = field(default_factory=threading.Event)
+    gone_event: threading.Event = field(default_factory=threading.Event)
     kernels: dict[str, bool] = field(default_factory=dict)  # by name: whether it is the one here
     checking: threading.Lock = field(default_factory=threading.Lock)  # of one
 
@@ -84,15 +84,15 @@ class ClusterGpu:
     cluster: Cluster
     worker: ClusterWorker
     actor: Any
-    reported: GpuReport | None = None
+    report: GpuReport | None = None
     references: Mapping[str, float] = field(default_factory=dict)
     seconds: Counter[str] = field(default_factory=Counter)  # seconds there: check, timed, flush
 
     @property
     def gpu(self) -> GpuReport:
         """What the worker reported of its GPU, as it joined."""
-        assert self.reported is not None
-        return self.reported
+        assert self.report is not None
+        return self.report
 
     @property
     def title(self) -> str:
@@ -166,7 +166,7 @@ class Cluster:
         """Raise Stopped where the command is being stopped, WorkerDied where a worker has left."""
         if self._stop.is_set():
             raise Stopped
-        if worker is not None and worker.gone.is_set():
+        if worker is not None and worker.gone_event.is_set():
             raise WorkerDied(worker.name)
 
     def resolve(
@@ -196,7 +196,7 @@ class Cluster:
         if right:
             return value
         if worker is not None:
-            worker.gone.set()
+            worker.gone_event.set()
             raise WorkerDied(worker.name)
         raise value
 
@@ -245,7 +245,7 @@ class Cluster:
         worker = self.workers.pop(address, None)
         self.gpus = [gpu for gpu in self.gpus if gpu.worker is not worker]
         if worker is not None:
-            worker.gone.set()
+            worker.gone_event.set()
             if not self._stop.is_set():
                 self._notify(f"the worker {worker.name} has left")
 
@@ -255,7 +255,7 @@ class Cluster:
             for address in list(self._addresses):
                 self._addresses.discard(address)
                 if (worker := self.workers.pop(address, None)) is not None:
-                    worker.gone.set()
+                    worker.gone_event.set()
             self.gpus = []
 
     def reconnect(self, limit_s: float = SCHEDULER_S) -> None:
@@ -325,7 +325,7 @@ class Cluster:
                 f"The worker {worker.name} declares a GPU, and torch sees none there; see "
                 "`workbench doctor` on that host."
             )
-        gpu.reported = report
+        gpu.report = report
         self._check_model(gpu)
         self._take_lock(gpu)
         gpu.references = gpu.perform("references")
@@ -507,5 +507,5 @@ def remote_cluster(url: str, notify: Callable[[str], None]) -> Cluster:
     from distributed import Client
 
     if not url.partition("://")[2].rpartition(":")[2].isdigit():
-        raise ClusterError(f"--workers {url} is no address; write tcp://HOST:8786.")
+        raise ClusterError(f"--workers {url} is not an address; write tcp://HOST:8786.")
     return Cluster(lambda: Client(url, timeout=CONNECT_S), url, notify)

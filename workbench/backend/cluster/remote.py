@@ -44,7 +44,7 @@ class RemoteMeasuring:
         return self._gpu.seconds
 
     def _check(self) -> None:
-        if self._gpu.worker.gone.is_set():
+        if self._gpu.worker.gone_event.is_set():
             raise _gone_error(self._gpu)
 
     def _perform(self, name: str, *args: Any) -> Any:
@@ -129,7 +129,7 @@ class ClusterPool:
         if (error := self._end_reason()) is not None:
             promise.set_exception(error)
             return promise
-        places = [w.address for w in self._workers if not w.gone.is_set()]
+        places = [w.address for w in self._workers if not w.gone_event.is_set()]
         inner = self._gpu.cluster.client.submit(
             cluster_worker.run_to_bytes, cluster_worker.run_in_pool, task, args, timeout_s,
             workers=places, allow_other_workers=False, pure=False,
@@ -154,7 +154,7 @@ class ClusterPool:
     def _end_reason(self) -> BaseException | None:
         if self._gpu.cluster.stopping:
             return Stopped()
-        return _gone_error(self._gpu) if self._gpu.worker.gone.is_set() else None
+        return _gone_error(self._gpu) if self._gpu.worker.gone_event.is_set() else None
 
     def _watch(self) -> None:
         """End what is pending when the problem's GPU is gone or the command is stopped: a task that
@@ -242,7 +242,7 @@ class ClusterLive(Live):
     ) -> None:
         """Raises WorkerRefused where the GPU's worker has other code of the kernel; GpuGone."""
         workers = list(gpu.cluster.compiling(catalog.absolute(kernel)))
-        if gpu.worker.gone.is_set():
+        if gpu.worker.gone_event.is_set():
             raise _gone_error(gpu)
         if gpu.worker not in workers:
             raise WorkerRefused(f"The worker {gpu.worker.name} has not the code of {kernel}.")

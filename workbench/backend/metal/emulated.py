@@ -119,7 +119,7 @@ def counted_sizes(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Si
         now = _requested_bytes(impl, config, limits, dtype, at)
         smaller = []
         for axis in at:
-            less = impl.spec.near({**at, axis: max(1, at[axis] // 2)})
+            less = impl.spec.nearest_sizes({**at, axis: max(1, at[axis] // 2)})
             if not _takes(impl, config, limits, dtype, less):
                 continue
             then = _requested_bytes(impl, config, limits, dtype, less)
@@ -170,7 +170,7 @@ class Scales:
     """How many times as many bytes a call reads and writes as the counted run did."""
 
     read: float
-    written: float
+    write_scale: float
 
 
 # Counting, which takes the place of compiling
@@ -297,7 +297,7 @@ class CountedPlace:
         at = self.config, self.limits, self.dtype
         now = self._steps(sizes)
         for axis in sizes:
-            less = self.impl.spec.near({**sizes, axis: max(1, sizes[axis] // 2)})
+            less = self.impl.spec.nearest_sizes({**sizes, axis: max(1, sizes[axis] // 2)})
             if not _takes(self.impl, *at, less):
                 continue
             then = self._steps(less)
@@ -399,7 +399,7 @@ def _buffer(name: str, counts: Any, scales: Scales) -> BufferCounts:
         unique_read=counts.unique_read,
         unique_written=counts.unique_written,
         sectors=counts.sectors,
-        scale=scales.written if written else scales.read,
+        scale=scales.write_scale if written else scales.read,
     )
 
 

@@ -28,7 +28,7 @@ class PreparedTask:
     format: str
     spec: Path
     kernel: Path
-    audited: bytes  # the submission's text, without what a task's format adds
+    audited_text: bytes  # the submission's text, without what a task's format adds
     entry: str  # function or class of the submission that is called
     dtype: str  # of the Spec
 
@@ -50,7 +50,7 @@ def prepare_task(task: Path, submission: Path, folder: Path) -> PreparedTask:
     trusted, own = folder / "trusted", folder / "submission"  # whose files the checker never sees
     for place in (trusted, own):
         place.mkdir()
-        for name, data in given.trusted.items():
+        for name, data in given.trusted_files.items():
             (place / name).write_bytes(data)
     for name, data in given.helpers.items():
         path = own / name

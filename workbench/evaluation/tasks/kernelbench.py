@@ -109,12 +109,12 @@ class _Models:
 
     def _names_at(self, sizes: tuple[tuple[str, int], ...]) -> Mapping[str, Any]:
         """Return the names of the reference with these numbers in place of its own."""
-        given = dict(sizes)
+        sizes_at = dict(sizes)
         tree = ast.parse(self._text)
         for node in tree.body:
             name = _number_name(node)
-            if name in given:
-                node.value = ast.copy_location(ast.Constant(given[name]), node)  # type: ignore[attr-defined]
+            if name in sizes_at:
+                node.value = ast.copy_location(ast.Constant(sizes_at[name]), node)  # type: ignore[attr-defined]
         names: dict[str, Any] = {"__name__": REFERENCE, "__file__": self._file}
         exec(compile(tree, self._file, "exec"), names)
         return names
@@ -125,9 +125,9 @@ class _Models:
 
         names = self.at(tuple(sizes.items()))
         with torch.device("meta"):
-            given = [x for x in names["get_inputs"]() if isinstance(x, torch.Tensor)]
+            inputs = [x for x in names["get_inputs"]() if isinstance(x, torch.Tensor)]
             model = names["Model"](*names["get_init_inputs"]())
-        return sum(4 * prod(x.shape) for x in (*given, *model.state_dict().values()))
+        return sum(4 * prod(x.shape) for x in (*inputs, *model.state_dict().values()))
 
     def _arguments(self, sizes: Sizes) -> list[str]:
         model = self.at(tuple(sizes.items()))["Model"]
@@ -139,8 +139,8 @@ class _Models:
 
         names = self.at(tuple(sizes.items()))
         torch.manual_seed(seed)
-        given = names["get_inputs"]()
-        named = zip(self._arguments(sizes), given, strict=False)
+        inputs = names["get_inputs"]()
+        named = zip(self._arguments(sizes), inputs, strict=False)
         tensors = {n: x for n, x in named if isinstance(x, torch.Tensor)}
         state = names["Model"](*names["get_init_inputs"]()).state_dict()
         return {**tensors, **{_input(n): x.detach().clone() for n, x in state.items()}}
@@ -194,8 +194,8 @@ class _Models:
         from torch.utils._python_dispatch import _disable_current_modes
 
         with _disable_current_modes(), torch.device("meta"):
-            given = self.at(sizes)["get_inputs"]()
-        named = zip(self._arguments(dict(sizes)), given, strict=False)
+            inputs = self.at(sizes)["get_inputs"]()
+        named = zip(self._arguments(dict(sizes)), inputs, strict=False)
         return {n: None if isinstance(x, torch.Tensor) else x for n, x in named}
 
 

@@ -32,7 +32,7 @@ class TaskCall:
 
     tensors: Mapping[str, Any]  # inputs by name
     outputs: tuple[Any, ...] = ()
-    changed: tuple[str, ...] = ()  # inputs that the reference writes to
+    changed_inputs: tuple[str, ...] = ()  # inputs that the reference writes to
 
 
 def _every(count: int) -> Callable[..., int]:
@@ -65,10 +65,10 @@ class TaskSpec(Spec):
         tensors = self.make(sizes, seed)
         for name, tensor in self.inputs.items():
             if tuple(tensors[name].shape) != tensor.shape(sizes):
-                given, wanted = tuple(tensors[name].shape), tensor.axes
+                shape, axes = tuple(tensors[name].shape), tensor.axes
                 raise TaskError(
-                    f"The task makes {name} of the shape {given} at {sizes_text(sizes)}, which is "
-                    f"not {wanted}; name other sizes."
+                    f"The task makes {name} of the shape {shape} at {sizes_text(sizes)}, which is "
+                    f"not {axes}; name other sizes."
                 )
         kind = getattr(torch, TORCH_NAMES.get(dtype, dtype))
         return tuple(
@@ -156,8 +156,8 @@ def spec_from(
         bench=bench,
         tolerance=tolerance,
         extents={a: _extent(steps.get(a, 1), bench, a) for a in free},
-        mutates=tuple(sorted({*one.changed, *two.changed})),
-        unread=tuple(n for n in one.changed if _is_unread(functions, one, n, first)),
+        mutates=tuple(sorted({*one.changed_inputs, *two.changed_inputs})),
+        unread=tuple(n for n in one.changed_inputs if _is_unread(functions, one, n, first)),
         make=lambda sizes, seed: functions.make(whole(sizes), seed),
         call=lambda function, tensors, sizes: functions.call(function, tensors, whole(sizes)),
         objects=functions.objects
@@ -183,7 +183,7 @@ def _sizes_of(inputs: Mapping[str, Tensor], tensors: Sequence[Any]) -> dict[str,
 def _extent(step: int, bench: Sequence[Sizes], axis: str) -> Extent:
     values = {sizes[axis] for sizes in bench}
     if len(values) == 1 and values == {step}:
-        return Extent(among=(step,))
+        return Extent(choices=(step,))
     return Extent(multiple=step)
 
 
@@ -191,9 +191,9 @@ def _call_small(functions: TaskFunctions, sizes: Sizes) -> TaskCall:
     """Call a task's functions at small sizes. Raises TaskError where they fail."""
     try:
         tensors = dict(functions.make(sizes, 1))
-        given = {n: x.clone() for n, x in tensors.items()}
-        versions = {n: x._version for n, x in given.items()}
-        outputs = functions.reference(given, sizes)
+        inputs = {n: x.clone() for n, x in tensors.items()}
+        versions = {n: x._version for n, x in inputs.items()}
+        outputs = functions.reference(inputs, sizes)
     except TaskError:
         raise
     except Exception as error:
@@ -205,23 +205,23 @@ def _call_small(functions: TaskFunctions, sizes: Sizes) -> TaskCall:
     outputs = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
     if not outputs or any(not isinstance(x, torch.Tensor) for x in outputs):
         raise TaskError(f"The reference of the task {functions.name} returns no tensors.")
-    held = {x.untyped_storage().data_ptr() for x in outputs if x.numel()}
+    storages = {x.untyped_storage().data_ptr() for x in outputs if x.numel()}
     changed = tuple(
         n
-        for n, x in given.items()
-        if x._version != versions[n] or (x.numel() and x.untyped_storage().data_ptr() in held)
+        for n, x in inputs.items()
+        if x._version != versions[n] or (x.numel() and x.untyped_storage().data_ptr() in storages)
     )
     return TaskCall(tensors, outputs, changed)
 
 
-def _is_unread(functions: TaskFunctions, known: TaskCall, name: str, sizes: Sizes) -> bool:
+def _is_unread(functions: TaskFunctions, call: TaskCall, name: str, sizes: Sizes) -> bool:
     """Return whether the reference gives the same outputs with NaN in this input, or with zeros
     where it holds whole numbers."""
-    given = {n: x.clone() for n, x in known.tensors.items()}
-    given[name].fill_(float("nan") if given[name].is_floating_point() else 0)
-    outputs = functions.reference(given, sizes)
+    inputs = {n: x.clone() for n, x in call.tensors.items()}
+    inputs[name].fill_(float("nan") if inputs[name].is_floating_point() else 0)
+    outputs = functions.reference(inputs, sizes)
     outputs = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
-    return all(torch.equal(x, y) for x, y in zip(outputs, known.outputs, strict=True))
+    return all(torch.equal(x, y) for x, y in zip(outputs, call.outputs, strict=True))
 
 
 def _wide(
@@ -293,7 +293,7 @@ def _axis(name: str, one: int, two: int, first: Sizes, second: Sizes) -> str:
                 )
     raise TaskError(
         f"The shape of the task's {name} ({one} and {two} at {sizes_text(first)} and "
-        f"{sizes_text(second)}) is no product of its axes, so no other sizes can be checked."
+        f"{sizes_text(second)}) is not a product of its axes, so no other sizes can be checked."
     )
 
 
@@ -306,7 +306,7 @@ def _small(spec: Spec, first: Sizes, second: Sizes, free: Sequence[str]) -> list
     sizes = [{axis: s[axis] for axis in free} for s in (first, second)]
     last = dict(sizes[1])
     for _ in range(8):
-        larger = spec.near({a: min(2 * n, spec.bench[0][a]) for a, n in last.items()})
+        larger = spec.nearest_sizes({a: min(2 * n, spec.bench[0][a]) for a, n in last.items()})
         if larger == last or _bytes(spec, larger) > MOST_BYTES or spec.refuse(larger):
             break
         last = larger
@@ -315,11 +315,11 @@ def _small(spec: Spec, first: Sizes, second: Sizes, free: Sequence[str]) -> list
 
 
 def steps_within(
-    timed: Sizes, wanted: Mapping[str, int], bytes_at: Callable[[Sizes], int]
+    timed: Sizes, axes: Mapping[str, int], bytes_at: Callable[[Sizes], int]
 ) -> dict[str, int]:
     """Return the multiple that sizes to check keep of each axis: powers of two that divide it, as
     large as small problems allow."""
-    steps = {axis: gcd(n, wanted.get(axis, MOST_STEP)) for axis, n in timed.items()}
+    steps = {axis: gcd(n, axes.get(axis, MOST_STEP)) for axis, n in timed.items()}
     while bytes_at({a: min(5 * n, timed[a]) for a, n in steps.items()}) > MOST_BYTES:
         axis = max(steps, key=lambda name: steps[name])
         if steps[axis] % 2:

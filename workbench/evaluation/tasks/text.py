@@ -27,7 +27,7 @@ class TaskFiles:
     """A task and a submission as they were read."""
 
     format: str  # module of this package
-    trusted: Mapping[str, bytes]  # by name: the Spec's file and those that it imports
+    trusted_files: Mapping[str, bytes]  # by name: the Spec's file and those that it imports
     submission: bytes
     entry: str  # function or class of the submission that is called
     dtype: str = "fp32"  # by which the ceilings of a device are chosen

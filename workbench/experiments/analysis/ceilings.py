@@ -53,21 +53,21 @@ class Sought:
     name: str  # "dram_read", without the suffix of measured ceilings
     title: str
     level: Level
-    counted: Counted
+    count: Counted
     variants: tuple[Variant, ...]
     libraries: tuple[Variant, ...] = ()
     share: float = 0.98
-    above: tuple[str, ...] = ()
-    stated: Quantity | None = None
+    lower_limits: tuple[str, ...] = ()
+    statement: Quantity | None = None
     most: float = 1.0
     dtype: str = ""
 
     @property
     def unit(self) -> str:
         """Unit of its value."""
-        if self.counted == "launches":
+        if self.count == "launches":
             return "s"
-        if self.counted != "flops":
+        if self.count != "flops":
             return "B/s"
         return "OP/s" if self.dtype.startswith("int") else "FLOP/s"
 
@@ -106,10 +106,10 @@ def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
 
 def matrix_dtypes(device: Device) -> list[str]:
     """Return the dtypes of the matrix unit in `Device.peaks`; without stated peaks, the usual."""
-    known = ("tf32", "fp16", "bf16", "fp8", "int8")
+    dtypes = ("tf32", "fp16", "bf16", "fp8", "int8")
     if device.backend == "hip":
-        known = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
-    return [d for d in known if d in device.peaks] or ["fp16", "bf16"]
+        dtypes = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
+    return [d for d in dtypes if d in device.peaks] or ["fp16", "bf16"]
 
 
 def stream_elements(memory_bytes: int | None) -> int:
@@ -162,7 +162,7 @@ def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
     for name, title, kernel, sizes, configs, library, above in limits:
         variants = _variants(name, kernel, sizes, "bf16", configs)
         one = Sought(f"dram_{name}", f"DRAM, {title}", "dram", "bytes", variants, (library,))
-        sought.append(replace(one, above=above, stated=device.dram))
+        sought.append(replace(one, lower_limits=above, statement=device.dram))
     return CeilingGroup("DRAM", tuple(sought))
 
 
@@ -184,8 +184,8 @@ def _caches(device: Device) -> CeilingGroup:
         "traffic",
         _variants("cache", "cache_read.pieces", working_set, "fp32", cache, "hot"),
         (largest,),
-        above=("dram_read",),
-        stated=device.cache_bandwidth,
+        lower_limits=("dram_read",),
+        statement=device.cache_bandwidth,
         most=2.0,
     )
     banks = Sought(
@@ -194,8 +194,8 @@ def _caches(device: Device) -> CeilingGroup:
         "shared",
         "traffic",
         _variants("L1", "l1_read.rows", own, "fp32", shared, "hot"),
-        above=("cache",),
-        stated=bank_bandwidth(device),
+        lower_limits=("cache",),
+        statement=bank_bandwidth(device),
         most=1.02,
     )
     return CeilingGroup("caches", (last_level, banks))
@@ -221,7 +221,7 @@ def _arithmetic(
         tuple(variants),
         (library,),
         0.97,
-        stated=of.peaks.get(dtype),
+        statement=of.peaks.get(dtype),
         most=most,
         dtype=dtype,
     )
@@ -254,7 +254,7 @@ def _metal(device: Device) -> CeilingGroup:
         variant = Variant(title, kernel, impl, dict(sizes), "fp32")
         figure = device.dram if level == "dram" else device.peaks.get("fp32")
         most, dtype = (1.0, "") if level == "dram" else (1.05, "fp32")
-        sought.append(Sought(name, title, level, counted, (variant,), stated=figure, most=most,
+        sought.append(Sought(name, title, level, counted, (variant,), statement=figure, most=most,
                              dtype=dtype))  # fmt: skip
     return CeilingGroup("Metal", tuple(sought), boost=False)
 
@@ -377,12 +377,12 @@ def evaluate(
         measured_name(s.name, state): {**_plain(s, best[s.name], results, limits), "state": state}
         for s in sought
     }
-    known = {**earlier, **plain}
+    ceilings = {**earlier, **plain}
     for s in sought:
-        one, chosen = plain[measured_name(s.name, state)], best[s.name]
-        if chosen is None:
+        one, result = plain[measured_name(s.name, state)], best[s.name]
+        if result is None:
             continue
-        reason = doubt(s, one, known) or _launch_mismatch(s, results) or code_fault(s, chosen[0])
+        reason = doubt(s, one, ceilings) or _launch_mismatch(s, results) or code_fault(s, result[0])
         if reason is not None:
             one |= {"failed": True, "reason": reason}
     return plain
@@ -392,9 +392,9 @@ def _best(
     s: Sought, variants: Sequence[Variant], results: Mapping[str, VariantResult], limits: Limits
 ) -> tuple[VariantResult, Rate] | None:
     timed = [results[v.name] for v in variants if v.name in results]
-    known = [(f, r) for f in timed if (r := rate_of(f, s.counted, limits)) is not None]
-    order = min if s.counted == "launches" else max
-    return order(known, key=lambda pair: pair[1].value, default=None)
+    rates = [(f, r) for f in timed if (r := rate_of(f, s.count, limits)) is not None]
+    order = min if s.count == "launches" else max
+    return order(rates, key=lambda pair: pair[1].value, default=None)
 
 
 def _plain(
@@ -405,8 +405,8 @@ def _plain(
 ) -> dict[str, Any]:
     text: dict[str, Any] = {"unit": s.unit, "title": s.title, "level": s.level}
     text |= {"dtype": s.dtype} if s.dtype else {}
-    if s.stated is not None:
-        text["stated"] = asdict(s.stated)
+    if s.statement is not None:
+        text["stated"] = asdict(s.statement)
     if best is None:
         reasons = dict.fromkeys(results[a.name].failure for a in s.variants if a.name in results)
         reason = "; ".join(filter(None, reasons)) or "it was not timed"
@@ -441,37 +441,37 @@ def _source(result: VariantResult, count: int) -> str:
     )
 
 
-def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
+def doubt(s: Sought, one: Ceiling, ceilings: Mapping[str, Ceiling]) -> str | None:
     """Return in a sentence why a rate is not accepted; None if it agrees with its library
-    reference, with the ceilings `known` of its state, with that of the other state and with the
+    reference, with the ceilings `ceilings` of its state, with that of the other state and with the
     stated figure."""
     value, state = float(one["value"]), one["state"]
     yard = one.get("library")
-    if yard and s.counted == "launches" and value * s.share > yard["value"]:
+    if yard and s.count == "launches" and value * s.share > yard["value"]:
         return (
             f"a launch takes {value / yard['value']:.2f} times as long as {yard['name']}, and at "
             f"most {1 / s.share:.2f} is accepted"
         )
-    if yard and s.counted != "launches" and value < s.share * yard["value"]:
+    if yard and s.count != "launches" and value < s.share * yard["value"]:
         return (
             f"it is {value / yard['value']:.3f} of what {yard['name']} reached beside it, and at "
             f"least {s.share:g} is required: this kernel does not reach the limit"
         )
-    for name in s.above:
-        other = known.get(measured_name(name, state), {})
+    for name in s.lower_limits:
+        other = ceilings.get(measured_name(name, state), {})
         if "value" in other and value < 0.99 * other["value"]:
             return f"it lies below {other['title']}, which cannot be"
-    settled = known.get(measured_name(s.name, "sustained"), {})
+    settled = ceilings.get(measured_name(s.name, "sustained"), {})
     stands = "value" in settled and not settled.get("failed")
     if state == "boost" and stands and value < RECOVERED * settled["value"]:
         return (
             f"it is {value / settled['value']:.3f} of the sustained one, and at least "
             f"{RECOVERED:g} is required: the clock had not recovered"
         )
-    if s.stated is not None and value > s.most * s.stated.value:
+    if s.statement is not None and value > s.most * s.statement.value:
         return (
-            f"it is {value / s.stated.value:.2f} of what is stated ({s.stated.kind}), and more "
-            f"than {s.most:g} cannot be: not all of the work was done"
+            f"it is {value / s.statement.value:.2f} of what is stated ({s.statement.kind}), and "
+            f"more than {s.most:g} cannot be: not all of the work was done"
         )
     return None
 
@@ -480,7 +480,7 @@ def _launch_mismatch(s: Sought, results: Mapping[str, VariantResult]) -> str | N
     """Return why the number of launches in a call is wrong, or None."""
     for variant in s.variants:
         count = results[variant.name].kernels if variant.name in results else None
-        if s.counted == "launches" and count is not None and count != variant.sizes.get("L", 1):
+        if s.count == "launches" and count is not None and count != variant.sizes.get("L", 1):
             return f"a call launched {count} kernels instead of {variant.sizes.get('L', 1)}"
     return None
 
@@ -489,8 +489,8 @@ def code_fault(s: Sought, best: VariantResult) -> str | None:
     """Return in a sentence how the machine code contradicts the ceiling: a loop of arithmetic loads
     nothing from global memory and has its matrix instructions, a loop that reads has its loads.
     None if it does not, or cannot be read."""
-    for code in best.compiled.code if best.compiled is not None else ():
-        inner = code.in_loops
+    for code in best.compilation.code if best.compilation is not None else ():
+        inner = code.loop_counts
         if not code.readable or s.level not in ("compute", "cache", "shared"):
             continue
         if s.level != "compute":

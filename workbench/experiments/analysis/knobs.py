@@ -263,9 +263,9 @@ def _resources(ranked: Ranking, varied: Varied) -> list[Evidence]:
     """Return occupancy and spills of the fastest variant of each value."""
     occupied, spilled = [], []
     for value, each in ranked.best.items():
-        if each.compiled is None or each.compiled.resources is None:
+        if each.compilation is None or each.compilation.resources is None:
             continue
-        created, name = each.compiled.resources, varied.text(value)
+        created, name = each.compilation.resources, varied.text(value)
         limited, spills = f"{name}, limited by {created.limiter}", created.spill_bytes
         group = "resident warps over the most that fit"
         occupied.append(Evidence(limited, created.occupancy, "1", "computed", group=group))

@@ -61,23 +61,23 @@ class Timeline:
     def utilisation(self) -> Span:
         """Share of the time in which the GPU works; its interval includes computing's."""
         least = self.computing / self.total
-        return (self.gpu / self.total).down_to(least).clamp(0.0, 1.0)
+        return (self.gpu / self.total).extend_down(least).clamp(0.0, 1.0)
 
     @property
     def efficiency(self) -> Span:
         """Share of the total time spent computing; its interval includes GPU time's share."""
         most = self.gpu / self.total
-        return (self.computing / self.total).up_to(most).clamp(0.0, 1.0)
+        return (self.computing / self.total).extend_up(most).clamp(0.0, 1.0)
 
     @property
     def kernel(self) -> Span:
         """Mean time of a kernel, in seconds."""
-        return self.gpu.down_to(self.computing).times(1 / self.kernels)
+        return self.gpu.extend_down(self.computing).times(1 / self.kernels)
 
     @property
     def gap(self) -> Span:
         """Mean gap between kernels, in seconds."""
-        idle = (self.total - self.gpu).up_to(self.total - self.computing)
+        idle = (self.total - self.gpu).extend_up(self.total - self.computing)
         return idle.clamp(0.0, self.total.high).times(1 / self.kernels)
 
     def evidence(self, group: str) -> list[Evidence]:

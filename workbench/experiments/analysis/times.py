@@ -47,11 +47,11 @@ class Span:
         """Return the number with all parts limited to these bounds."""
         return Span(*(min(max(x, low), high) for x in (self.value, self.low, self.high)))
 
-    def down_to(self, other: Span) -> Span:
+    def extend_down(self, other: Span) -> Span:
         """Return the same number with an interval extended down to that of another."""
         return Span(self.value, min(self.low, other.low), self.high)
 
-    def up_to(self, other: Span) -> Span:
+    def extend_up(self, other: Span) -> Span:
         """Return the same number with an interval extended up to that of another."""
         return Span(self.value, self.low, max(self.high, other.high))
 
@@ -126,7 +126,7 @@ def launches(result: VariantResult | None) -> int | None:
         return None
     if result.kernels is not None:
         return result.kernels
-    return result.compiled.launches if result.compiled else None
+    return result.compilation.launches if result.compilation else None
 
 
 # Presentation

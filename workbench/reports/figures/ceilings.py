@@ -30,7 +30,7 @@ class Bar:
     value: float | None  # measured
     low: float | None
     high: float | None
-    stated: float | None
+    stated_value: float | None
     library: float | None
     text: str
     word: str  # "sound", "unchecked", "failed", "missing"
@@ -49,7 +49,7 @@ class Panel:
     @property
     def reach(self) -> float:
         """Return the largest number drawn."""
-        results = [v for b in self.bars for v in (b.value, b.high, b.stated, b.library) if v]
+        results = [v for b in self.bars for v in (b.value, b.high, b.stated_value, b.library) if v]
         return max(results, default=1.0)
 
 
@@ -88,9 +88,9 @@ def _bar(ax: Any, row: int, one: Bar, ink: str) -> None:
         ax.barh(row, one.value, 0.2 if one.boost else 0.5, edgecolor=ink, linewidth=1.2, **look)
         if one.low is not None and one.high is not None:
             bar(ax, one.low, one.high, row, "ink", 1.6)
-    if one.stated is not None:
+    if one.stated_value is not None:
         dash = {"linewidth": 2, "linestyle": (0, (2, 1.4))}
-        ax.plot([one.stated] * 2, [row - 0.38, row + 0.38], color=colour("ink"), **dash)
+        ax.plot([one.stated_value] * 2, [row - 0.38, row + 0.38], color=colour("ink"), **dash)
     if one.library is not None:
         for width, size, name in ((5.0, 9, "ground"), (2.0, 7, "ink")):  # a halo
             look = {"markersize": size, "markeredgewidth": width, "color": colour(name)}

@@ -28,7 +28,7 @@ STRIP = 1000, 120  # CSS pixels of the strip of live registers
 def block_depths(code: MachineCode) -> dict[int, int]:
     """Return the number of loops around each reached block."""
     loops = [loop for _, loop in code.graph.all_loops()]
-    return {n: sum(n in loop.blocks for loop in loops) for n in code.graph.reached}
+    return {n: sum(n in loop.blocks for loop in loops) for n in code.graph.reachable}
 
 
 def block_text(code: MachineCode, block: Block) -> str:
@@ -48,13 +48,13 @@ def flow_svg(code: MachineCode) -> Markup | None:
     """Return the control flow as inline SVG, or None where it has more than DRAWN blocks."""
     from markupsafe import Markup, escape
 
-    blocks = [b for b in code.graph.blocks if b.number in code.graph.reached]
+    blocks = [b for b in code.graph.blocks if b.number in code.graph.reachable]
     if len(blocks) > DRAWN:
         return None
     row = {b.number: k for k, b in enumerate(blocks)}
     depths = block_depths(code)
     jumps = [
-        (row[b.number], row[n]) for b in blocks for n in b.after if row[n] != row[b.number] + 1
+        (row[b.number], row[n]) for b in blocks for n in b.successors if row[n] != row[b.number] + 1
     ]
     lanes = dict(zip(jumps, _lanes(jumps), strict=True))
     back = max((lanes[j] for j in jumps if j[1] <= j[0]), default=-1) + 1
@@ -65,7 +65,7 @@ def flow_svg(code: MachineCode) -> Markup | None:
     parts = []
     for k, block in enumerate(blocks):
         x, y, deep = left + INDENT * depths[block.number], 4 + ROW * k, depths[block.number]
-        if row.get(block.number + 1) == k + 1 and block.number + 1 in block.after:
+        if row.get(block.number + 1) == k + 1 and block.number + 1 in block.successors:
             middle = min(x, left + INDENT * depths[block.number + 1]) + 40
             parts.append(f'<path class="edge" d="M{middle} {y + BOX}v{ROW - BOX}"/>')
         text = f"B{block.number}  {place_text(code, block)}  {block_text(code, block)}"
@@ -135,12 +135,12 @@ def _dot_lines(code: MachineCode) -> Iterator[str]:
     yield '  node [shape=box fontname="monospace" fontsize=10];'
     depths = block_depths(code)
     for block in code.graph.blocks:
-        if block.number not in code.graph.reached:
+        if block.number not in code.graph.reachable:
             continue
         label = f"B{block.number} {place_text(code, block)}\\n{block_text(code, block)}"
         style = ' style="bold"' if depths[block.number] else ""
         yield f'  B{block.number} [label="{label}"{style}];'
-        yield from (f"  B{block.number} -> B{n};" for n in block.after)
+        yield from (f"  B{block.number} -> B{n};" for n in block.successors)
     yield "}"
 
 
@@ -151,7 +151,7 @@ def live_svg(code: MachineCode) -> Markup | None:
     if not code.live:
         return None
     width, height = STRIP
-    last = max(b.end for b in code.graph.blocks if b.number in code.graph.reached)
+    last = max(b.end for b in code.graph.blocks if b.number in code.graph.reachable)
     most = max(code.registers or 0, max(code.live), 1)
     across, up = width / last, height / most
     loops = "".join(

@@ -36,7 +36,7 @@ class Curve:
     """Rates over one axis, the other axes and the dtype being equal."""
 
     axis: str
-    about: str  # the other axes and the dtype
+    fixed_text: str  # the other axes and the dtype
     unit: str  # "GB/s" or "TFLOP/s"; TIME_UNIT for times in place of rates
     lines: tuple[Series, ...]  # of each Impl, at the sizes at which it has a time
     bound: Series | None = None  # the rate at the roofline bound; None without a ceiling
@@ -45,7 +45,7 @@ class Curve:
     @property
     def title(self) -> str:
         """Return `rate, GB/s over N, M=4096, bf16`."""
-        return f"{self.quantity} over {self.axis}, {self.about}"
+        return f"{self.quantity} over {self.axis}, {self.fixed_text}"
 
     @property
     def quantity(self) -> str:
@@ -65,7 +65,7 @@ def curve_figure(curve: Curve) -> Figure:
     ax = axes(fig, 76, 16, WIDTH - 316, HEIGHT - 72, "both")
     kinds = {line.kind for line in curve.lines}
     kind = kinds.pop() if len(kinds) == 1 else "as marked"
-    ax.set(xlabel=f"{curve.axis} ({curve.about})", ylabel=f"{curve.quantity}, {kind}")
+    ax.set(xlabel=f"{curve.axis} ({curve.fixed_text})", ylabel=f"{curve.quantity}, {kind}")
     _scale(ax, curve)
     for n, line in enumerate(line for line in curve.lines if line.name not in curve.libraries):
         draw_series(ax, line, n)

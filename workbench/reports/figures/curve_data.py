@@ -37,13 +37,13 @@ def _curve(run: Run, groups: Sequence[Group]) -> Curve | None:
     lines = tuple(rate_line(name, some, axis, rate) for name, some in by_impl.items())
     if not crosses(lines):
         return None
-    about = _about(records[0], axis)
+    about = _fixed_text(records[0], axis)
     bound = None if unit == TIME_UNIT else _bound_line(groups, axis, rate)
     libraries = frozenset(r.case.impl for r in records if r.case.is_baseline)
     return Curve(axis, about, unit, lines, bound, libraries)
 
 
-def _about(record: Record, axis: str) -> str:
+def _fixed_text(record: Record, axis: str) -> str:
     """Return the dtype and the sizes on other axes."""
     fixed = {k: v for k, v in record.case.sizes.items() if k != axis}
     return ", ".join(filter(None, (sizes_text(fixed, " "), record.case.dtype)))
@@ -168,7 +168,7 @@ def _size_curve(runs: Sequence[Run], times: Sequence[Times]) -> Curve | None:
     rate, unit = rate_of(every, ridge_of(runs[0]))
     best = [_shortest(some, lambda r: r.case.sizes[axis]) for some in times]
     lines = tuple(rate_line(n, s, axis, rate) for n, s in zip(_names(runs), best, strict=True))
-    return Curve(axis, _about(every[0], axis), unit, lines) if crosses(lines) else None
+    return Curve(axis, _fixed_text(every[0], axis), unit, lines) if crosses(lines) else None
 
 
 def _knob_curves(runs: Sequence[Run], times: Sequence[Times]) -> Iterator[Curve]:

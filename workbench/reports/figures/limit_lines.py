@@ -46,10 +46,10 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     ceiling_set.sort(key=lambda c: -c[1]["value"])  # labels go above the first, below the others
     ridges = [flat["value"] / slope["value"] for _, flat in ceiling_set for _, slope in slopes]
     # Only what is near the points: a ridge 200 times as far compresses them into one spot.
-    lo, hi = min([at, *_near(ridges, at)]) / 4, max([at, *_near(ridges, at)]) * 4
+    lo, hi = min([at, *_values_near(ridges, at)]) / 4, max([at, *_values_near(ridges, at)]) * 4
     over = [c["value"] for _, c in ceiling_set]
     over += [c["value"] * at for _, c in slopes if c["value"] * at < max(over, default=math.inf)]
-    peak = max([*rates, *_near(over, max(rates))])
+    peak = max([*rates, *_values_near(over, max(rates))])
     fig = figure(620, 380)
     ax = axes(fig, 74, 14, 532, 316)
     ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(min(rates) / 2, peak * 2))
@@ -77,7 +77,7 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     return figure_svg(fig, prefix, "Roofline", place_points(ax, board, points, "s"))
 
 
-def _near(values: Sequence[float], to: float) -> list[float]:
+def _values_near(values: Sequence[float], to: float) -> list[float]:
     return [value for value in values if to / NEAR <= value <= to * NEAR]
 
 

@@ -48,8 +48,8 @@ def paper(sheet: Sheet, kind: str) -> bytes:
     scene = replace(scene, lines=_shown_ceilings(scene))
     kernels = scene.strip_kernels
     aside = 24 + 7 * max(map(len, kernels), default=0)
-    form = Form(WIDTH, 70, 8, WIDTH - 80, 290, aside, 8, 6, 1.5, SCALE, keyed=True)
-    chart = 344 if scene.placed or not kernels else 0  # px
+    form = Form(WIDTH, 70, 8, WIDTH - 80, 290, aside, 8, 6, 1.5, SCALE, has_key=True)
+    chart = 344 if scene.placed_points or not kernels else 0  # px
     whole = chart + (ROW * len(kernels) + 56 if kernels else 0)
     key, rows = _key(scene, whole + 12)
     with matplotlib.rc_context(_SETTINGS), use_inks(inks()):
@@ -71,7 +71,7 @@ def _shown_ceilings(scene: Scene) -> tuple[Line, ...]:
         c = line.ceiling
         best = scene.sheet.ceilings[c.device].select(c.state or "sustained").best(c.level, c.dtype)
         few = scene.several or c.level in ("cache", "shared")
-        if not scene.off(line) and (c is best or not few):
+        if not scene.is_off(line) and (c is best or not few):
             results.append(line)
     return tuple(results)
 
@@ -81,7 +81,7 @@ Entry = tuple[str, str, Callable[[float, float], Sequence[Any]]]  # words, CSS c
 
 def _entries(scene: Scene) -> Iterator[Entry]:
     """Yield what the key names: lines, marks, and the rings of profiles."""
-    for line in scene.lines if scene.placed else ():
+    for line in scene.lines if scene.placed_points else ():
         draw = partial(key_shapes, scene, line, brief=True)
         yield scene.label(line, brief=True), scene.line_colour(line), draw
     points = scene.sheet.points
@@ -90,13 +90,13 @@ def _entries(scene: Scene) -> Iterator[Entry]:
         looks.append(("predicted: hollow", "i0 p", "circle"))
     for name, look, mark in looks:
         yield name, look, partial(_mark_entry, PointMark((0, 0), mark, 0.9), name)
-    if any(t.level == "dram" for n in scene.placed for t in points[n].traffic):
+    if any(t.level == "dram" for n in scene.placed_points for t in points[n].traffic):
         name = "profiled DRAM traffic"
         yield name, "traffic", partial(_mark_entry, Ring((0, 0), 4.5, ""), name)
 
 
 def _mark_entry(mark: PointMark | Ring, name: str, x: float, y: float) -> list[Any]:
-    return [mark._replace(at=(x + 13, y - 4)), Label((x + 48, y), name, "name")]
+    return [mark._replace(place=(x + 13, y - 4)), Label((x + 48, y), name, "name")]
 
 
 def _key(scene: Scene, top: float) -> tuple[list[Any], int]:

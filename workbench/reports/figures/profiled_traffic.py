@@ -30,7 +30,7 @@ class Traffic(NamedTuple):
 class ProfiledCalls:
     """The newest profiles of each config, by the key of its outcome."""
 
-    by_outcome: Mapping[str, Sequence[Profile]]
+    outcome_profiles: Mapping[str, Sequence[Profile]]
 
     @classmethod
     def select(cls, profiles: Sequence[Profile]) -> ProfiledCalls:
@@ -42,7 +42,7 @@ class ProfiledCalls:
     def traffic(self, record: Record) -> tuple[Traffic, ...]:
         """Return the traffic of a record's config; empty where none was profiled, and without a
         level that not every launch has counters of."""
-        launches = self.by_outcome.get(record.key, ())
+        launches = self.outcome_profiles.get(record.key, ())
         if not launches or not record.is_measured:
             return ()
         from workbench.traces.rule_metrics import profile_metrics

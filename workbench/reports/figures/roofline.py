@@ -36,14 +36,14 @@ class Form(NamedTuple):
     width: float
     left: float
     top: float
-    across: float
-    down: float
+    plot_width: float
+    plot_height: float
     aside: float  # of the strip's axes from the left
     names: int
     changes: int
     largest: float  # scale of the mark with the largest share of time
     scale: float = 1.0  # points of a px
-    keyed: bool = False  # ceilings are named below the picture
+    has_key: bool = False  # ceilings are named below the picture
 
 
 # A chart is up to 1/4 wider where its labels are long.
@@ -77,7 +77,7 @@ class Picture:
         return self.place(point.load.intensity or 1.0, point.load.flops / seconds)
 
     @cached_property
-    def at(self) -> dict[int, Place]:
+    def places(self) -> dict[int, Place]:
         """Return the places of its points."""
         points = ((n, self.point(n)) for n in self.numbers)
         return {n: self.spot(p, p.load.time_s) for n, p in points}
@@ -87,7 +87,7 @@ def chart(scene: Scene, prefix: str) -> Markup:
     """Return rate against arithmetic intensity, log-log, under the ceilings of every device."""
     scene = replace(scene, y=(scene.y[0], _top(scene)))
     longest = max((len(scene.label(n)) for n in scene.lines if n.dtypes), default=0)
-    width = PAGE.left + PAGE.across + 40 + CHAR * longest
+    width = PAGE.left + PAGE.plot_width + 40 + CHAR * longest
     fig = figure(round(min(1.25 * PAGE.width, max(PAGE.width, width))), 620)
     return figure_svg(fig, prefix, "Roofline", svg(chart_shapes(fig, scene, PAGE)))
 
@@ -106,21 +106,21 @@ def chart_shapes(fig: Any, scene: Scene, form: Form) -> list[Any]:
     ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
     decades(ax, form.scale)
     ax.set_axisbelow(True)
-    room = Room(form.across, form.down, form.left, form.top)
-    picture = Picture(scene, form, ax, room, scene.placed)
-    room.dots = list(picture.at.values())
+    room = Room(form.plot_width, form.plot_height, form.left, form.top)
+    picture = Picture(scene, form, ax, room, scene.placed_points)
+    room.dots = list(picture.places.values())
     traffic = _traffic(picture)
     parts = [*_ceilings(picture), *_whiskers(picture), *_arrows(picture), *traffic]
     parts += [points_group(picture), *_warnings(picture), *_names(picture)]
-    return parts if form.keyed else [*parts, *_ridge_names(picture)]
+    return parts if form.has_key else [*parts, *_ridge_names(picture)]
 
 
 def _top(scene: Scene) -> float:
     """Return the upper limit in FLOP/s that leaves room for memory's labels above all lines."""
-    high = [n.end[1] for n in scene.lines if not scene.off(n)]
+    high = [n.end[1] for n in scene.lines if not scene.is_off(n)]
     low, labels = scene.y[0], sum(not n.dtypes for n in scene.lines)
-    room = min(0.5 * PAGE.down, LINE * labels + 14)
-    needed = math.log10(max(high, default=low) / low) * PAGE.down / (PAGE.down - room)
+    room = min(0.5 * PAGE.plot_height, LINE * labels + 14)
+    needed = math.log10(max(high, default=low) / low) * PAGE.plot_height / (PAGE.plot_height - room)
     return max(scene.y[1], low * 10**needed)
 
 
@@ -131,20 +131,20 @@ def _ceilings(picture: Picture) -> list[ShapeGroup]:
     """Return bands and lines; labels of arithmetic are at the right, of memory at the upper left,
     where no point can be."""
     scene, room, form, at = picture.scene, picture.room, picture.form, picture.place
-    right = form.left + form.across
+    right = form.left + form.plot_width
     beside = _label_baselines(picture)
     parts, sample = [], form.top + 14.0
     for line in scene.lines:
-        value, off = line.ceiling.value, scene.off(line)
+        value, off = line.ceiling.value, scene.is_off(line)
         ends = [at(*end) for end in _cut(scene, line, value)]
         shapes: list[Any] = [*_band(picture, line), segment(*ends, look=line.look)]
         if not off:
             room.cross(ends[0], ends[1])
-        if line.dtypes and not form.keyed:
+        if line.dtypes and not form.has_key:
             y = beside[id(line)]
             shapes.append(segment(at(*line.end), (right + 14, y - 4), look="lead"))
             shapes += label_shapes(scene, line, right + 28, y)
-        elif not form.keyed:
+        elif not form.has_key:
             shapes += key_shapes(scene, line, form.left + 10, sample)
             room.take(form.left + 4, sample, "x" * (12 + len(scene.label(line))))
             sample += LINE
@@ -153,12 +153,12 @@ def _ceilings(picture: Picture) -> list[ShapeGroup]:
             room.dots.append(ridge := at(line.ridge or 0.0, value))
             shapes.append(Ring(ridge, 3, title, "ridge"))
         parts.append(_line_group(scene, line, shapes))
-    return parts if form.keyed else [*parts, *_line_extensions(picture)]
+    return parts if form.has_key else [*parts, *_line_extensions(picture)]
 
 
 def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "") -> ShapeGroup:
     look = scene.line_colour(line) + more
-    return ShapeGroup(scene.line_switches(line), shapes, look, scene.off(line))
+    return ShapeGroup(scene.line_switches(line), shapes, look, scene.is_off(line))
 
 
 def _line_extensions(picture: Picture) -> list[ShapeGroup]:
@@ -166,12 +166,12 @@ def _line_extensions(picture: Picture) -> list[ShapeGroup]:
     parts, scene, at = [], picture.scene, picture.place
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
-        for flat in (n for n in scene.lines if n.dtypes and scene.off(n)):
+        for flat in (n for n in scene.lines if n.dtypes and scene.is_off(n)):
             end = flat.ceiling.value / c.value
             if flat.ceiling.device != c.device or end <= line.end[0]:
                 continue
             words = f"{scene.line_switches(line)} {'|'.join(f'T-{d}' for d in flat.dtypes)}"
-            words += f" S-{flat.ceiling.state}" if flat.paired else ""
+            words += f" S-{flat.ceiling.state}" if flat.has_pair else ""
             rest = segment(at(*line.end), at(end, flat.ceiling.value), look=line.look)
             parts.append(ShapeGroup(words, [rest], scene.line_colour(line), True))
     return parts
@@ -213,7 +213,7 @@ def _band(picture: Picture, line: Line) -> list[Path]:
     if not line.ceiling.is_measured or not low or not high:
         return []
     (a, b), (d, c) = (_cut(picture.scene, line, value) for value in (low, high))
-    return [Path([[picture.place(*each) for each in (a, b, c, d)]], "band", closed=True)]
+    return [Path([[picture.place(*each) for each in (a, b, c, d)]], "band", is_closed=True)]
 
 
 def _cut(scene: Scene, line: Line, value: float) -> Ends:
@@ -231,7 +231,7 @@ def _ridge_names(picture: Picture) -> list[ShapeGroup]:
         if scene.has_ridge(line):
             words = f"{line.ridge:.3g}"
             x, y = picture.place(line.ridge or 0.0, line.ceiling.value)
-            spot = (x + 6, y - 6) if scene.off(line) else picture.room.find((x, y), words, 6)
+            spot = (x + 6, y - 6) if scene.is_off(line) else picture.room.find((x, y), words, 6)
             if spot:
                 parts.append(_line_group(scene, line, [Label(spot, words)], " at"))
     return parts
@@ -243,14 +243,14 @@ def _ridge_names(picture: Picture) -> list[ShapeGroup]:
 def points_group(picture: Picture) -> ShapeGroup:
     """Return a mark for each point, its area by its share of time, small ones over large ones."""
     scene = picture.scene
-    largest = max((picture.point(n).share_of_time for n in picture.at), default=1.0)
+    largest = max((picture.point(n).share_of_time for n in picture.places), default=1.0)
 
     def mark(n: int) -> PointMark:
         share = math.sqrt(picture.point(n).share_of_time / largest)
         size = max(_SMALLEST, picture.form.largest * share)
-        return PointMark(picture.at[n], scene.mark(picture.point(n)), size, n)
+        return PointMark(picture.places[n], scene.mark(picture.point(n)), size, n)
 
-    ordered = sorted(picture.at, key=lambda n: -picture.point(n).share_of_time)
+    ordered = sorted(picture.places, key=lambda n: -picture.point(n).share_of_time)
     groups = group_by(ordered, lambda n: _looks(scene, picture.point(n)))
     parts = [ShapeGroup(words, [*map(mark, some)], look) for (words, look), some in groups.items()]
     return ShapeGroup("", parts, "points")
@@ -266,7 +266,7 @@ def _looks(scene: Scene, point: Point) -> tuple[str, str]:
 def _whiskers(picture: Picture) -> list[ShapeGroup]:
     """Return the intervals of points, with caps where they are long enough to be seen."""
     lines: dict[tuple[str, str], list[Sequence[Place]]] = {}
-    for n in picture.at:
+    for n in picture.places:
         point = picture.point(n)
         if point.bar_s is None:
             continue
@@ -283,7 +283,7 @@ def _whiskers(picture: Picture) -> list[ShapeGroup]:
 
 def _arrows(picture: Picture) -> list[ShapeGroup]:
     """Return arrows from baseline to candidate; the largest changes are labelled first."""
-    at = picture.at
+    at = picture.places
     drawn = [a for a in picture.scene.sheet.arrows if a.start in at and a.end in at]
     drawn.sort(key=lambda a: -abs(a.change) * picture.point(a.start).share_of_time)
     parts = []
@@ -314,14 +314,14 @@ def _arrow(start: Place, end: Place, least: float) -> list[Path]:
     tip = end[0] - 6 * ux, end[1] - 6 * uy
     x, y = tip[0] - 6 * ux, tip[1] - 6 * uy
     head = tip, (x - 3 * uy, y + 3 * ux), (x + 3 * uy, y - 3 * ux)
-    return [segment(start, (x, y)), Path([head], closed=True)]
+    return [segment(start, (x, y)), Path([head], is_closed=True)]
 
 
 def _traffic(picture: Picture) -> list[ShapeGroup]:
     """Return rings where a profiler's bytes and FLOPs put a point, each at the end of an arrow from
     where its declared ones do."""
     parts = []
-    for n, start in picture.at.items():
+    for n, start in picture.places.items():
         point = picture.point(n)
         for each in point.traffic:
             end = picture.place(each.flops / each.bytes, each.flops / point.load.time_s)
@@ -339,10 +339,10 @@ def _traffic(picture: Picture) -> list[ShapeGroup]:
 def _warnings(picture: Picture) -> list[ShapeGroup]:
     """Return a warning mark for each point above its ceiling."""
     parts = []
-    for n, (x, y) in picture.at.items():
+    for n, (x, y) in picture.places.items():
         point = picture.point(n)
-        if point.held.above:
-            box = Path([[(x, y - 19), (x + 6, y - 9), (x - 6, y - 9)]], "warn", closed=True)
+        if point.limit.excess_reason:
+            box = Path([[(x, y - 19), (x + 6, y - 9), (x - 6, y - 9)]], "warn", is_closed=True)
             shapes = [box, Label((x, y - 10.5), "!", "warn")]
             parts.append(ShapeGroup(picture.scene.switches(point), shapes))
             picture.room.take(x - 7, y - 9, "xx")
@@ -352,8 +352,8 @@ def _warnings(picture: Picture) -> list[ShapeGroup]:
 def _names(picture: Picture) -> list[ShapeGroup]:
     """Return the names of the main points, with a line to the point where they are off it."""
     parts = []
-    for n, name in points_to_label(picture.scene, picture.scene.placed, picture.form.names):
-        x, y = picture.at[n]
+    for n, name in points_to_label(picture.scene, picture.scene.placed_points, picture.form.names):
+        x, y = picture.places[n]
         if spot := picture.room.find((x, y), name, 12, far=True):
             shapes: list[Any] = [Label(spot, name, "name")]
             nearest = min(max(x, spot[0]), spot[0] + CHAR * len(name)), spot[1] - 4
@@ -392,7 +392,7 @@ def strip_shapes(fig: Any, scene: Scene, form: Form, top: float) -> list[Any]:
 
     room = Room(form.width, top + down, 0, 0)
     picture = Picture(scene, form, ax, room, scene.strip, strip=True)
-    room.dots = list(picture.at.values())
+    room.dots = list(picture.places.values())
     parts = [*_uprights(picture, lines, top), *_whiskers(picture), *_arrows(picture)]
     return [*parts, points_group(picture), *_warnings(picture)]
 
@@ -414,13 +414,13 @@ def _uprights(picture: Picture, lines: Sequence[Line], top: float) -> list[Shape
         x, *band = (picture.place(v / 1e9, 0)[0] for v in (c.value, *known))
         row = next((n for n, end in enumerate(ends) if x <= end), 3)
         ends[row] = x - CHAR * len(scene.label(line)) - 26
-        y = top if picture.form.keyed else top - 6 - LINE * row
+        y = top if picture.form.has_key else top - 6 - LINE * row
         shapes: list[Any] = [segment((x, y + 3), (x, bottom), look=line.look)]
         picture.room.cross((x, y), (x, bottom))
-        if not picture.form.keyed:
+        if not picture.form.has_key:
             shapes += label_shapes(scene, line, x, y, look="end")
         if len(band) == 2:
             box = [(band[n], high) for n, high in ((0, top), (1, top), (1, bottom), (0, bottom))]
-            shapes.append(Path([box], "band", closed=True))
+            shapes.append(Path([box], "band", is_closed=True))
         parts.append(_line_group(scene, line, shapes))
     return parts

@@ -73,7 +73,7 @@ class Point:
     run: Run
     role: Role
     load: Load
-    held: Held
+    limit: Held
     share_of_time: float  # of all points of its device and kind
     traffic: tuple[Traffic, ...] = ()  # of a profiler, where its config was profiled
 
@@ -175,32 +175,32 @@ def sheet_of(
     are used in addition to those of `stored`.
     """
     runs: list[Run] = []
-    chosen: list[Chosen] = []
+    records: list[Chosen] = []
     compared: set[tuple[str, str, str]] = set()
     silent: Counter[str] = Counter()
     profiles: list[Profile] = []
     for one in stored:
         runs.append(one.run)
-        chosen += _chosen_records(one, everything)
+        records += _chosen_records(one, everything)
         compared |= {(f.left_key, f.right_key, one.run.id) for f in one.comparisons}
         profiles += one.profiles
         silent.update(_silent(one))
-    every = _newest(chosen)
+    every = _newest(records)
     whole = [c for c in every if not c[0].case.kernel.endswith(PARTS)]
-    chosen = every if everything or not whole else whole
-    devices = dict.fromkeys(record.case.device for record, _, _ in chosen)
+    records = every if everything or not whole else whole
+    devices = dict.fromkeys(record.case.device for record, _, _ in records)
     devices |= dict.fromkeys(run.device for run in runs)
     by_device = {device: ceiling_set(device, [*runs, *ceilings]) for device in devices}
-    points = _points(chosen, by_device, ProfiledCalls.select(profiles))
+    points = _points(records, by_device, ProfiledCalls.select(profiles))
     arrows = tuple(_arrows(points, compared))
-    apart = len(every) - len(chosen)
+    apart = len(every) - len(records)
     return Sheet(tuple(points), arrows, by_device, tuple(runs), silent, apart)
 
 
-def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:
+def _newest(records: Sequence[Chosen]) -> list[Chosen]:
     """Return one record for each config, problem, regime and clock."""
     results: dict[Any, Chosen] = {}
-    for record, run, role in sorted(chosen, key=lambda c: c[0].at):
+    for record, run, role in sorted(records, key=lambda c: c[0].at):
         key = _problem_of(record)
         before = results.get(key)
         if before is None or _rank(record) <= _rank(before[0]):
@@ -264,7 +264,7 @@ def _sweep_roles(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
     result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
     if result.winner is None:
         return {}
-    if not result.ranked:  # the default stands for its class
+    if not result.is_ranked:  # the default stands for its class
         shown = result.default.record if result.default else result.winner
         return {id(shown): "default" if result.default else ""}
     roles: dict[int, Role] = {id(result.winner): "winner"}
@@ -304,19 +304,19 @@ def _silent(one: RunWithOutcomes) -> Iterator[str]:
 
 
 def _points(
-    chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet], profiled: ProfiledCalls
+    records: Sequence[Chosen], ceilings: Mapping[str, CeilingSet], profiled: ProfiledCalls
 ) -> list[Point]:
     totals: dict[tuple[str, bool], float] = defaultdict(float)
-    for record, _, _ in chosen:
+    for record, _, _ in records:
         totals[record.case.device, record.is_measured] += record.time_s
-    units = _units(record for record, _, _ in chosen)
+    units = _units(record for record, _, _ in records)
     points = []
-    for record, run, role in chosen:
+    for record, run, role in records:
         load = load_of(record, units)
         share = record.time_s / totals[record.case.device, record.is_measured]
-        held = diagnose(load, ceilings[record.case.device])
+        limit = diagnose(load, ceilings[record.case.device])
         traffic = () if load.regime == "hot" else profiled.traffic(record)
-        points.append(Point(record, run, role, load, held, share, traffic))
+        points.append(Point(record, run, role, load, limit, share, traffic))
     devices, order = list(ceilings), ("cold", "hot", "predicted")
 
     def rank(p: Point) -> tuple[int, int, float]:
@@ -443,16 +443,16 @@ COLUMNS: Mapping[str, Callable[[Point], Any]] = {
     "flop_per_s": lambda p: p.flops_rate,
     "byte_per_s": lambda p: p.bytes_rate,
     "arithmetic": lambda p: p.load.dtype,
-    "ceiling": lambda p: p.held.ceiling and p.held.ceiling.name,
-    "ceiling_value": lambda p: p.held.ceiling and p.held.ceiling.value,
-    "ceiling_origin": lambda p: p.held.ceiling and p.held.ceiling.origin,
-    "ceiling_state": lambda p: (p.held.ceiling and p.held.ceiling.state) or None,
-    "share_of_ceiling": lambda p: p.held.share,
-    "gain_s": lambda p: p.held.gain_s,
+    "ceiling": lambda p: p.limit.ceiling and p.limit.ceiling.name,
+    "ceiling_value": lambda p: p.limit.ceiling and p.limit.ceiling.value,
+    "ceiling_origin": lambda p: p.limit.ceiling and p.limit.ceiling.origin,
+    "ceiling_state": lambda p: (p.limit.ceiling and p.limit.ceiling.state) or None,
+    "share_of_ceiling": lambda p: p.limit.share,
+    "gain_s": lambda p: p.limit.gain_s,
     "share_of_time": lambda p: p.share_of_time,
-    "held": lambda p: p.held.word,
-    "diagnosis": lambda p: p.held.sentence,
-    "above_because": lambda p: p.held.above,
+    "held": lambda p: p.limit.word,
+    "diagnosis": lambda p: p.limit.sentence,
+    "above_because": lambda p: p.limit.excess_reason,
     "run": lambda p: p.record.run,
     "at": lambda p: p.record.at,
     "command": lambda p: p.run.command,

@@ -20,13 +20,13 @@ class Room:
     height: float
     left: float
     top: float
-    taken: list[Box] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)
     dots: list[Place] = field(default_factory=list)
-    along: list[Place] = field(default_factory=list)
+    line_dots: list[Place] = field(default_factory=list)
 
     def cross(self, start: Place, end: Place) -> None:
         """Register a line."""
-        self.along += _dots(start, end, 6)
+        self.line_dots += _dots(start, end, 6)
 
     def ring(self, start: Place, ring: Place) -> None:
         """Register a ring and the arrow to it, several dots each: no text should hide them."""
@@ -34,7 +34,7 @@ class Room:
 
     def take(self, x: float, y: float, text: str) -> None:
         """Register a text at its left baseline."""
-        self.taken.append((x, y - 10, x + CHAR * len(text), y + 3))
+        self.boxes.append((x, y - 10, x + CHAR * len(text), y + 3))
 
     def find(self, at: Place, text: str, gap: float = 8, far: bool = False) -> Place | None:
         """Reserve a free place beside a point and return its left baseline in px. With `far` places
@@ -69,12 +69,12 @@ class Room:
         """Return how much a text hides: points cost 6 and lines 1; infinite where it hides three
         points or does not fit."""
         box = (at[0], at[1] - 10, at[0] + wide, at[1] + 3)
-        hidden = _inside(box, self.dots)
-        if hidden > 2 or self._outside(box) or any(_meet(box, other) for other in self.taken):
+        hidden = _count_inside(box, self.dots)
+        if hidden > 2 or self._is_outside(box) or any(_meet(box, other) for other in self.boxes):
             return math.inf
-        return 6 * hidden + _inside(box, self.along)
+        return 6 * hidden + _count_inside(box, self.line_dots)
 
-    def _outside(self, box: Box) -> bool:
+    def _is_outside(self, box: Box) -> bool:
         right, bottom = self.left + self.width, self.top + self.height
         return box[0] < self.left + 2 or box[2] > right or box[1] < self.top or box[3] > bottom
 
@@ -86,7 +86,7 @@ def _dots(start: Place, end: Place, step: float) -> list[Place]:
     return [(x + right * n / steps, y + down * n / steps) for n in range(steps + 1)]
 
 
-def _inside(box: Box, dots: Iterable[Place]) -> int:
+def _count_inside(box: Box, dots: Iterable[Place]) -> int:
     return sum(box[0] < a < box[2] and box[1] < b < box[3] for a, b in dots)
 
 

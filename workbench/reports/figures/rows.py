@@ -29,7 +29,7 @@ class ValueRow:
     name: str
     value: float | None = None
     text: str = ""
-    measured: bool = True
+    is_measured: bool = True
     low: float | None = None
     high: float | None = None
     group: int = 0  # rows of one group have one colour
@@ -75,7 +75,7 @@ def rows_figure(
                 ax.axhline(n - 0.5, color=colour("rule"), linewidth=0.8)
             continue
         ink = colour(f"impl-{row.group % 4}")
-        face = ink if row.measured else "none"
+        face = ink if row.is_measured else "none"
         if row.ends:
             ax.plot(row.ends, [n, n], color=ink, linewidth=2, zorder=2)
         look = {"markersize": 7, "color": ink, "markerfacecolor": face, "zorder": 3}

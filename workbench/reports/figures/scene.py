@@ -23,7 +23,7 @@ class Line:
     start: tuple[float, float]  # FLOP/B, FLOP/s
     end: tuple[float, float]
     ridge: float | None = None
-    paired: bool = False  # also measured in the other state, and switched with its own
+    has_pair: bool = False  # also measured in the other state, and switched with its own
     alike: bool = False  # in the other state it is the same, and not drawn again
 
     def words(self, brief: bool = False) -> str:
@@ -52,17 +52,17 @@ class Scene:
     x: tuple[float, float]
     y: tuple[float, float]
     lines: tuple[Line, ...]
-    placed: tuple[int, ...]  # indices of points with an intensity in the sheet
+    placed_points: tuple[int, ...]  # indices of points with an intensity in the sheet
     strip: tuple[int, ...]  # indices of those without FLOPs
     dtypes: tuple[str, ...]  # of points and of their ceilings: switched on at first
     states: tuple[str, ...]  # of the points' clocks: switched on at first
 
-    def off(self, line: Line) -> bool:
+    def is_off(self, line: Line) -> bool:
         """Return whether a ceiling is switched off at first: no point computes in its dtype, or
         none has a time of its state and the other state is drawn."""
         if line.dtypes and not set(line.dtypes) & set(self.dtypes):
             return True
-        return line.paired and line.ceiling.state not in self.states
+        return line.has_pair and line.ceiling.state not in self.states
 
     def number(self, point: Point) -> int:
         """Return the number of a point's look: by device where there are several, else by dtype."""
@@ -109,7 +109,7 @@ class Scene:
         c = line.ceiling
         device = self.sheet.devices.index(c.device)
         level = "|".join(f"T-{d}" for d in line.dtypes) if line.dtypes else f"L-{c.level}"
-        state = f" S-{c.state}" if line.paired else ""
+        state = f" S-{c.state}" if line.has_pair else ""
         return f"D{device} {level} O-{'measured' if c.is_measured else 'stated'}{state}"
 
     def line_colour(self, line: Line) -> str:
@@ -152,7 +152,7 @@ def scene_of(sheet: Sheet) -> Scene:
     top = max([*rates, *ends, *peaks], default=1e12) * 3
     scene = Scene(sheet, x, (y, top), (), tuple(placed), tuple(strip), tuple(dtypes), states)
     lines = [line for each in drawn.values() for line in _lines(each, scene)]
-    return replace(scene, lines=tuple(sorted(lines, key=scene.off)))
+    return replace(scene, lines=tuple(sorted(lines, key=scene.is_off)))
 
 
 def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
@@ -170,7 +170,7 @@ def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
         ridge = scene.sheet.ceilings[c.device].ridge(c)
         ends = (start, c.value), (x[1], c.value)
         flat.append(_line(Line(c, names, *ends, ridge), both, scene))
-    top = max((n.ceiling.value for n in flat if not scene.off(n)), default=math.inf)
+    top = max((n.ceiling.value for n in flat if not scene.is_off(n)), default=math.inf)
     lines = []
     for c in memory:
         reach = min(x[1], top / c.value)
@@ -183,7 +183,7 @@ def _line(line: Line, both: Mapping[tuple[str, str], int], scene: Scene) -> Line
     """Return the line with its relation to the other state; `both` counts measured limits."""
     c = line.ceiling
     paired = c.is_measured and both[c.level, c.dtype] > 1
-    return replace(line, paired=paired, alike=scene.sheet.ceilings[c.device].alike(c))
+    return replace(line, has_pair=paired, alike=scene.sheet.ceilings[c.device].alike(c))
 
 
 def points_to_label(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int, str]]:

@@ -23,13 +23,13 @@ class Path(NamedTuple):
 
     lines: Sequence[Sequence[Place]]
     look: str = ""
-    closed: bool = False
+    is_closed: bool = False
 
 
 class Label(NamedTuple):
     """Words from their left baseline on, or with the anchor of their class."""
 
-    at: Place
+    place: Place
     words: str
     look: str = ""
 
@@ -37,7 +37,7 @@ class Label(NamedTuple):
 class Ring(NamedTuple):
     """A circle, with what it shows under the pointer."""
 
-    at: Place
+    place: Place
     radius: float
     title: str
     look: str = ""
@@ -46,7 +46,7 @@ class Ring(NamedTuple):
 class PointMark(NamedTuple):
     """The mark of a device or dtype: a point with its row in the table, or one of a legend."""
 
-    at: Place
+    place: Place
     name: str
     size: float = 0.7  # of its size in `_marks.html.j2`, in which a circle has 8.4 px
     row: int | None = None
@@ -59,7 +59,7 @@ class ShapeGroup(NamedTuple):
     switches: str
     shapes: Sequence[Any]
     look: str = ""
-    off: bool = False  # hidden at first
+    is_off: bool = False  # hidden at first
 
 
 def segment(*places: Place, look: str = "") -> Path:
@@ -89,12 +89,12 @@ def _element(shape: Any) -> str:
     if isinstance(shape, ShapeGroup) and not shape.switches:
         return f"<g{look} {_KEYS}>{svg(shape.shapes)}</g>"
     if isinstance(shape, ShapeGroup):
-        hidden = ' style="display:none"' if shape.off else ""
+        hidden = ' style="display:none"' if shape.is_off else ""
         return f'<g data-t="{shape.switches}"{look}{hidden}>{svg(shape.shapes)}</g>'
     if isinstance(shape, Path):
         lines = ("M" + "L".join(map(_pair, line)) for line in shape.lines)
-        return f'<path{look} d="{"".join(lines)}{"z" * shape.closed}"/>'
-    x, y = (round(each, 1) for each in shape.at)
+        return f'<path{look} d="{"".join(lines)}{"z" * shape.is_closed}"/>'
+    x, y = (round(each, 1) for each in shape.place)
     if isinstance(shape, Label):
         return f'<text{look} x="{x:g}" y="{y:g}">{escape(shape.words)}</text>'
     if isinstance(shape, Ring):
@@ -157,7 +157,7 @@ def _single_shapes(
         own = (*classes, *getattr(shape, "look", "").split())
         if not isinstance(shape, ShapeGroup):
             yield shape, own
-        elif not shape.off:
+        elif not shape.is_off:
             yield from _single_shapes(shape.shapes, own)
 
 
@@ -180,17 +180,17 @@ def _artist(shape: Any, style: dict[str, Any], scale: float, px: Any) -> Any:
     if isinstance(shape, Label):
         size, anchor = (8.0, "center") if shape.look == "warn" else (11.0, "left")
         look = {"color": style["color"], "fontsize": size * scale, "parse_math": False}
-        return Text(*shape.at, shape.words, ha=anchor, transform=px, **look)
+        return Text(*shape.place, shape.words, ha=anchor, transform=px, **look)
     if isinstance(shape, Path):
         look = {name: style[name] for name in ("color", "linewidth", "alpha") if name in style}
         dash = (0, [scale * each for each in style["dashes"]]) if "dashes" in style else "-"
-        lines = ([*line, line[0]] if shape.closed else line for line in shape.lines)
+        lines = ([*line, line[0]] if shape.is_closed else line for line in shape.lines)
         outline = Outline.make_compound_path(*map(Outline, lines))
-        filled = shape.closed and shape.look != "warn"
+        filled = shape.is_closed and shape.look != "warn"
         return PathPatch(outline, fill=filled, linestyle=dash, transform=px, **look)
     style.pop("dashes", None)
     size = 2 * shape.radius if isinstance(shape, Ring) else 8.4 * shape.size
     marker = "o" if isinstance(shape, Ring) else marker_of(shape.name)
     style["markeredgewidth"] = style.pop("linewidth")
     look = {"linestyle": "", "marker": marker, "markersize": size * scale, "transform": px}
-    return Line2D([shape.at[0]], [shape.at[1]], **style, **look)
+    return Line2D([shape.place[0]], [shape.place[1]], **style, **look)

@@ -168,9 +168,9 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
     record = o if isinstance(o, Record) else None
     tags = []
     if record is not None and record is result.winner:
-        tags.append("winner" if result.ranked else ANY)
+        tags.append("winner" if result.is_ranked else ANY)
     elif record is not None and any(record is t for t in result.ties):
-        tags.append(ANY if not result.ranked else "within 2 %" if result.predicted else "tie")
+        tags.append(ANY if not result.is_ranked else "within 2 %" if result.is_predicted else "tie")
     tags += ["front"] if any(o is each for each in result.front) else []
     tags += ["default"] if o.default else []
     tags += ["baseline"] if o.case.is_baseline else []
@@ -178,7 +178,7 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
     span = next((i for i, c in enumerate(columns) if c.resource), len(columns))
     return {
         "n": n,
-        "rank": n + 1 if record and result.ranked else "",
+        "rank": n + 1 if record and result.is_ranked else "",
         "impl": o.case.impl,
         "config": label(o.case.config) if o.case.config else "library",
         "tags": tags,

@@ -47,7 +47,7 @@ class Command:
     output: Path | None = None  # that takes what it prints
     due: Callable[[], bool] = lambda: True  # asked when its turn comes
     must: str = ""  # what is said, in place of going on, where it fails
-    beside: bool = False  # runs while the others do; has an output and no `must`
+    is_parallel: bool = False  # runs while the others do; has an output and no `must`
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Profiler:
     variables: Mapping[str, str] = field(default_factory=dict)  # that are set for the program
     calls: int = 10  # of a kernel, where the user names no number
     instead: str = ""  # tool that goes on where this one gave nothing usable
-    around: bool = True  # a program around the user's, whose own output is a file of the run
+    wraps_program: bool = True  # a program around the user's, whose own output is a file of the run
     code: Callable[[ToolRun], int] | None = None  # exit code of a tool whose result is a verdict
 
 
@@ -163,14 +163,14 @@ def run_tool(
     """
     preflight(profiler, machine, workload)
     argv = profiler.argv(machine, workload, folder)
-    own = workload.marked is not None
-    log = folder / LOG if profiler.around and own else None
+    own = workload.marks is not None
+    log = folder / LOG if profiler.wraps_program and own else None
     end = run_child(argv, limit_s, own=own, aside=aside, more=profiler.variables, output=log)
     commands = profiler.further(machine, workload, folder)
     for number, command in enumerate(commands):
-        if end.stopped or end.timed_out:
+        if end.stop_signal or end.timed_out:
             break
-        if command.due() and not command.beside:
+        if command.due() and not command.is_parallel:
             output = command.output or (folder / f"further{number}.log" if own else None)
             with _run_beside(commands[number + 1 :], limit_s, own, profiler.variables):
                 after = run_child(
@@ -183,7 +183,7 @@ def run_tool(
                 )
             if after.code and command.must:
                 raise ProfilerError(command.must)
-            end = end if end.code or not (after.stopped or after.timed_out) else after
+            end = end if end.code or not (after.stop_signal or after.timed_out) else after
     outputs = [c.output for c in commands if c.output is not None and c.output.suffix != ".log"]
     paths = dict.fromkeys([*profiler.reads(workload, folder), *outputs])
     files = tuple(path for path in paths if path.exists())
@@ -197,7 +197,7 @@ def _run_beside(
     """Return a context manager that runs the next commands that are to run beside another one, and
     waits for them at its end."""
     with ExitStack() as stack:
-        for command in takewhile(lambda c: c.beside, commands):
+        for command in takewhile(lambda c: c.is_parallel, commands):
             if command.due() and command.output is not None:
                 file = stack.enter_context(command.output.open("wb"))
                 child = start_child(command.argv, own=own, more=more, output=file)

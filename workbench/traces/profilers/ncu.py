@@ -44,7 +44,7 @@ SETS = ("basic", "detailed", "full", "roofline", "source")
 
 def available(machine: Machine, workload: Workload) -> str | None:
     """Return why ncu cannot run here, or None."""
-    if (reason := WITHOUT(machine, workload)) is None and machine.counters.allowed is False:
+    if (reason := WITHOUT(machine, workload)) is None and machine.counters.is_allowed is False:
         return f"ncu cannot read counters: {machine.counters.reason}; {machine.counters.remedy}."
     return reason
 
@@ -57,7 +57,7 @@ def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     return [
         machine.program(NAME),
         *("--clock-control", "none", "--cache-control", "all"),
-        *(marks if workload.marked else ()),
+        *(marks if workload.marks else ()),
         *_sections(workload.selection),
         *counters,
         *("-f", "-o", str(folder / NAME), "--log-file", str(folder / "ncu.log")),
@@ -96,7 +96,7 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     source = ["--page", "source", "--print-source", "sass"]
     return [
         Command([*words, "--page", "raw"], folder / RAW, report.exists),
-        Command([*words, *source], folder / SOURCE, report.exists, beside=True),
+        Command([*words, *source], folder / SOURCE, report.exists, is_parallel=True),
     ]
 
 

@@ -35,7 +35,7 @@ def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     return [
         *(machine.program(NAME), "profile", "--trace=cuda,nvtx", "--sample=none"),
         *("--cpuctxsw=none", "--cuda-graph-trace=node"),
-        *(marks if workload.marked else ()),
+        *(marks if workload.marks else ()),
         *("-f", "true", "-o", str(folder / NAME)),
         *whole_command(workload, machine),
     ]

@@ -22,7 +22,7 @@ def available(machine: Machine, workload: Workload) -> str | None:
             "Proton records kernels on a GPU, and no driver shows one here; `--tool trace` records "
             "the CPU."
         )
-    if workload.marked and "triton" not in machine.versions:
+    if workload.marks and "triton" not in machine.versions:
         return "Triton is not installed, and Proton is a part of it: pip install triton."
     masked = [n for n in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if n in machine.variables]
     if machine.gpu == "hip" and masked:
@@ -49,4 +49,4 @@ def parse(run: ToolRun) -> Trace:
     return trace
 
 
-PROFILER = Profiler("Proton", available, argv, reads, parse, around=False)
+PROFILER = Profiler("Proton", available, argv, reads, parse, wraps_program=False)

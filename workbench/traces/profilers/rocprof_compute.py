@@ -25,7 +25,7 @@ reads = list_files(f"{FOLDER}/pmc_perf.csv")
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line. Raises ProgramError."""
-    kernel = workload.marked.kernel if workload.marked else ""
+    kernel = workload.marks.kernel if workload.marks else ""
     only = ["-k", kernel] if kernel else []
     words = ["profile", "-n", "wb", "--path", str(folder / FOLDER), "--no-roof", *only]
     return [machine.program(NAME), *words, "--", *whole_command(workload, machine)]

@@ -47,7 +47,7 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     """Return a check and a pass for each group of counters: a group that needs two passes fails
     the job. Filters hold for counters, not for the trace."""
     commands = []
-    kernel = workload.marked.kernel if workload.marked else ""
+    kernel = workload.marks.kernel if workload.marks else ""
     only = ("--kernel-include-regex", f"^{re.escape(kernel)}", "--kernel-iteration-range", "[2-2]")
     for number, group in enumerate(_groups(workload)):
         names = tuple(group.split(","))

@@ -49,7 +49,7 @@ def _chosen_checks(workload: Workload) -> tuple[str, ...]:
 def _check(check: str, machine: Machine, workload: Workload, folder: Path) -> list[str]:
     # a filter leaves out the writes of other kernels too, and initcheck would take what they wrote
     # for uninitialised
-    kernel = workload.marked.kernel if workload.marked and check != "initcheck" else ""
+    kernel = workload.marks.kernel if workload.marks and check != "initcheck" else ""
     return [
         machine.program(PROGRAM),
         *("--tool", check, "--error-exitcode", str(ERRORS_CODE), "--print-limit", str(PRINTED)),

@@ -18,7 +18,7 @@ reads = list_files(TRACE, OPERATORS)
 def available(machine: Machine, workload: Workload) -> str | None:
     """Return why torch.profiler cannot record this here, or None. The program of a user may have an
     interpreter of its own, whose torch is not known here."""
-    if workload.marked and "torch" not in machine.versions:
+    if workload.marks and "torch" not in machine.versions:
         return "torch is not installed, and torch.profiler is a part of it: pip install torch."
     return None
 
@@ -37,4 +37,4 @@ def parse(run: ToolRun) -> Trace:
     return trace
 
 
-PROFILER = Profiler("torch.profiler", available, argv, reads, parse, around=False)
+PROFILER = Profiler("torch.profiler", available, argv, reads, parse, wraps_program=False)

@@ -45,7 +45,7 @@ def available(machine: Machine, workload: Workload) -> str | None:
         return "xctrace is a part of Xcode, for macOS; use `--tool trace` here."
     if "xcrun" not in machine.programs:
         return "xcrun is not on the path; install Xcode and select it with xcode-select."
-    if workload.marked:
+    if workload.marks:
         return (
             "xctrace records a program; of a Metal kernel name a program that calls it: "
             f"-- {' '.join(calls_of_kernel('python', ['softmax']))}."

@@ -32,7 +32,7 @@ def read(source: Source) -> Trace:
         match = TIME.match(line)
         if match is None:
             if LOOKS.match(line):
-                trace.tally.seen["times"] += 1
+                trace.tally.totals["times"] += 1
                 trace.tally.drop("times", UNREADABLE, plain(line.strip())[:100])
             elif line.strip() and not line.startswith((" ", "Benchmarking", "Found")):
                 name = plain(line.strip())

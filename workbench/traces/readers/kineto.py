@@ -304,7 +304,7 @@ class _Builder:
         """Find the process of each activity, and give each its own devices where the file was
         merged from those of several ranks. Raises ReadError where that cannot be told."""
         table = self.activities
-        texts = {*table.processes.entries, *(text for text, _ in self.trace.tally.lost)}
+        texts = {*table.processes.entries, *(text for text, _ in self.trace.tally.lost_work)}
         offsets = {text for text in texts if text.lstrip("-").isdigit()}
         used = {table.process_numbers[i] for i in table.select(*WORK.values())}
         starts = sorted(int(text) for text in offsets & {table.processes.entries[n] for n in used})
@@ -316,7 +316,7 @@ class _Builder:
         if not starts:
             self._refuse_mixed_ids()
         tally = self.trace.tally
-        tally.lost = {(owners.get(text, text), number) for text, number in tally.lost}
+        tally.lost_work = {(owners.get(text, text), number) for text, number in tally.lost_work}
         for i, number in enumerate(table.process_numbers):
             text = table.processes.entries[number]
             table.process_numbers[i] = table.processes[owners.get(text, text)]

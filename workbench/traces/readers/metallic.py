@@ -64,7 +64,7 @@ def _take(
         name = plain(str(data["op_name"]).rsplit("/", 1)[-1])
         value = data["duration_us"]
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{value!r} is no duration")
+            raise ValueError(f"{value!r} is not a duration")
         spent.setdefault(name, []).append(value)
     else:
         name = plain(str(kind))

@@ -51,7 +51,7 @@ class Rule:
     order: int
     evaluate: Callable[[DeviceSummary, Mapping[str, float]], Diagnosis | None]
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    of_the_host: bool = False  # about launches: silent where the queue is full
+    is_host_rule: bool = False  # about launches: silent where the queue is full
     yields_to: tuple[str, ...] = ()  # rules that say the same more sharply; silent where one holds
     needs: tuple[str, ...] = ()  # beside a timeline: of TIMELINE_NEEDS
     source: str = ""  # of the rule: a guide, or where its thresholds come from
@@ -71,7 +71,7 @@ class KernelRule:
     yields_to: tuple[str, ...] = ()
     source: str = ""
     remark: bool = False
-    of_calls: bool = False  # it holds of a call of several launches as it does of one
+    covers_calls: bool = False  # it holds of a call of several launches as it does of one
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def evaluate_device(summary: DeviceSummary) -> list[RuleMatch]:
     results: list[RuleMatch] = []
     full = queue_is_full(summary)
     for name, rule in rules().items():
-        if (rule.of_the_host and full) or {r.name for r in results} & set(rule.yields_to):
+        if (rule.is_host_rule and full) or {r.name for r in results} & set(rule.yields_to):
             continue
         if (diagnosis := rule.evaluate(summary, rule.thresholds)) is not None:
             results.append(RuleMatch(name, rule, diagnosis))
@@ -216,7 +216,7 @@ def evaluate_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
 
 def call_rules() -> Mapping[str, KernelRule]:
     """Return the rules of counters that hold of calls of several launches, by name."""
-    return {name: rule for name, rule in kernel_rules().items() if rule.of_calls}
+    return {name: rule for name, rule in kernel_rules().items() if rule.covers_calls}
 
 
 def _evaluate_rules(
@@ -315,7 +315,7 @@ def queue_is_full(summary: DeviceSummary) -> bool:
 
 # What a timeline may lack, and whether a device's has it.
 TIMELINE_NEEDS: Mapping[str, Callable[[DeviceSummary], bool]] = {
-    "launches of the host": lambda summary: bool(summary.times.launched),
+    "launches of the host": lambda summary: bool(summary.times.launches),
 }
 
 

@@ -64,5 +64,5 @@ RULE = KernelRule(
     source="a product at the power cap of an H200, 1.42 GHz alone and 1.62 under ncu; otherwise "
     "stored counters with made-up plain times",
     remark=True,
-    of_calls=True,
+    covers_calls=True,
 )

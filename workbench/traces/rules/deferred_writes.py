@@ -42,5 +42,5 @@ RULE = KernelRule(
     source="copy, softmax, rms_norm and triad on an H200: reads within 0.01 % of the least bytes, "
     "writes 18 to 27 MB short in all of them",
     remark=True,
-    of_calls=True,
+    covers_calls=True,
 )

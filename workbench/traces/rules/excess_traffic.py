@@ -71,5 +71,5 @@ RULE = KernelRule(
     evaluate,
     {"ratio": 1.5, "dram": 0.6},
     source="planted kernels on an H200",
-    of_calls=True,
+    covers_calls=True,
 )

@@ -41,7 +41,7 @@ RULE = Rule(
     6,
     evaluate,
     {"step_ns": 1000},
-    of_the_host=True,
+    is_host_rule=True,
     needs=("launches of the host",),
     source="guide 4, graphs; 1 µs a kernel of a graph: facts.md",
 )

@@ -41,7 +41,7 @@ RULE = Rule(
     4,
     evaluate,
     {"utilisation": 0.8, "waits": 0.2},
-    of_the_host=True,
+    is_host_rule=True,
     yields_to=("launch_bound",),
     needs=("launches of the host",),
     source="guide 1, scenario 1; threshold of the workbench",

@@ -43,7 +43,7 @@ RULE = Rule(
     1,
     evaluate,
     {"utilisation": 0.3, "host_waits": 0.5, "kernel_ns": 10_000},
-    of_the_host=True,
+    is_host_rule=True,
     needs=("launches of the host",),
     source="guide 1, scenario 1: utilisation below 30 % is bad",
 )

@@ -66,5 +66,5 @@ RULE = KernelRule(
     source="tested on stored counters of an add and a product on an H200, with right and wrong "
     "declared work",
     remark=True,
-    of_calls=True,
+    covers_calls=True,
 )

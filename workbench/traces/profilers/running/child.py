@@ -34,7 +34,7 @@ class ChildEnd:
     """The end of a command: its exit code as a shell gives it, and how it came to it."""
 
     code: int
-    stopped: int = (
+    stop_signal: int = (
         0  # the first signal, such as Ctrl-C, that came to this process before; 0 if none
     )
     timed_out: bool = False

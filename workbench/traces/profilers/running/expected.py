@@ -23,7 +23,7 @@ def check_inside(run: ToolRun, package: str, tool: str) -> None:
     status, title = run.status, run.workload.title
     if run.end.timed_out:
         raise ProfilerError(f"{title} took too long and was ended; choose smaller sizes.")
-    if run.workload.marked and run.end.code:
+    if run.workload.marks and run.end.code:
         script = run.folder / SCRIPT
         raise ProfilerError(
             f"The calls of {title} ended with {ending(run.end.code)}; `python {script}` repeats "
@@ -89,7 +89,7 @@ def _no_step(title: str, status: RecordingStatus, schedule: StepSchedule | None)
 def check_marked_calls(run: ToolRun, trace: Trace) -> None:
     """Raise ProfilerError where the trace of a script of ours lacks one of its marked calls or
     launches, or has more; and where a program used the GPU and no kernel is there."""
-    marked = run.workload.marked
+    marked = run.workload.marks
     kernels = _kernels(trace, within=marked is not None)
     if marked is None:
         if run.status is not None and run.status.gpu_used and not kernels:
@@ -108,7 +108,7 @@ def check_marked_calls(run: ToolRun, trace: Trace) -> None:
             f"{amount(marked.calls, 'call')} of {run.workload.title} were marked, and the trace "
             f"has {amount(ranges, 'range')} named {RANGE}; record again."
         )
-    if marked.on_gpu:
+    if marked.uses_gpu:
         _check_kernels(marked, kernels, run.workload.title)
 
 
@@ -116,8 +116,8 @@ def check_dispatches(run: ToolRun, trace: Trace) -> None:
     """Raise ProfilerError where the dispatches of a tool that takes them one by one are not those
     of the marked calls, by name and number."""
     kernels = Counter(dispatch.name for dispatch in trace.dispatches)
-    if run.workload.marked is not None:
-        _check_kernels(run.workload.marked, kernels, run.workload.title)
+    if run.workload.marks is not None:
+        _check_kernels(run.workload.marks, kernels, run.workload.title)
     elif not kernels:
         raise ProfilerError(
             f"No kernel of {run.workload.title} was recorded; name a program that launches one."
@@ -127,7 +127,7 @@ def check_dispatches(run: ToolRun, trace: Trace) -> None:
 def check_whole(run: ToolRun, trace: Trace) -> None:
     """Raise ProfilerError where the trace of the whole script of ours lacks a call: one loads the
     code, one warms up, then come the marked ones."""
-    marked = run.workload.marked
+    marked = run.workload.marks
     if marked is None:
         return
     kernels = _kernels(trace, within=False)

@@ -68,7 +68,7 @@ def check_exit(run: ToolRun, tool: str, passed: tuple[int, ...] = (0,)) -> None:
     usable = bool(run.files) and "No kernels were profiled" not in run.text
     if sentence is not None and (run.end.code or not usable):
         raise ProfilerError(sentence)
-    if run.workload.marked and run.end.code not in passed:
+    if run.workload.marks and run.end.code not in passed:
         script = run.folder / SCRIPT
         raise ProfilerError(
             f"The calls of {title} ended with {ending(run.end.code)} under {tool}; `python "

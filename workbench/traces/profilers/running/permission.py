@@ -18,9 +18,9 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class CounterPermission:
-    """The driver's word on counters: `allowed` is None where no driver says anything."""
+    """The driver's word on counters: `is_allowed` is None where no driver says anything."""
 
-    allowed: bool | None
+    is_allowed: bool | None
     reason: str
     remedy: str = ""
 

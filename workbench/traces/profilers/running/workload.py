@@ -46,7 +46,7 @@ class MarkedCalls:
     launches of each."""
 
     calls: int
-    on_gpu: bool
+    uses_gpu: bool
     kernel: str = ""  # name of the device function; empty for a library's
     launches: int | None = None  # of one call; None where it is not known
 
@@ -58,7 +58,7 @@ class Workload:
     words: tuple[str, ...]
     title: str  # in messages
     schedule: StepSchedule | None = None
-    marked: MarkedCalls | None = None  # None for a program of the user's
+    marks: MarkedCalls | None = None  # None for a program of the user's
     options: tuple[str, ...] = field(default=())  # of the recorder: --shapes, --memory, --stacks
     data: str = "tree"  # of Proton: tree, trace, inside
     counters: tuple[str, ...] = ()  # of ncu and rocprofv3, beyond those of the tool
@@ -146,7 +146,7 @@ def _first_line(script: Path) -> list[str] | None:
 def whole_command(workload: Workload, machine: Machine) -> list[str]:
     """Return the command line of any program, for a tool that stands around it. Raises
     ProgramError where it is not there."""
-    if workload.marked:
+    if workload.marks:
         return [machine.python, *workload.words[1:]]
     first, *rest = workload.words
     if PYTHON.match(Path(first).name) or first.endswith(".py"):
@@ -165,11 +165,11 @@ def recorder_argv(
 ) -> list[str]:
     """Return the command line that runs the workload inside of the recorder. Raises
     ProgramError."""
-    if workload.marked:  # a script of ours, which is written before it runs
+    if workload.marks:  # a script of ours, which is written before it runs
         python, program = [machine.python], list(workload.words[1:])
     else:
         python, program = python_command(workload.words, machine)
     steps = workload.schedule.words() if workload.schedule else []
-    flags = ["--stepping"] if workload.marked else []
+    flags = ["--stepping"] if workload.marks else []
     own = [str(RECORDER), tool, "--folder", str(folder), *steps, *flags, *options]
     return [*python, *own, "--", *program]

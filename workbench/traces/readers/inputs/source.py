@@ -66,7 +66,7 @@ class Source:
     member: str = ""  # whole name inside a zip file
     place: str = ""
     is_cut: bool = False  # packed with gzip, and the end of it is missing
-    started: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=time.monotonic)
     _head: bytes | None = None
     _events: int = 0
 
@@ -160,7 +160,7 @@ class Source:
 
     def check_time(self) -> None:
         """Raise ReadError where the file took longer than the limit."""
-        if time.monotonic() - self.started > self.limits.seconds:
+        if time.monotonic() - self.start_s > self.limits.seconds:
             self.fail(f"it took longer than {self.limits.seconds:g} s", "record fewer steps")
 
     def fail(self, reason: str, remedy: str) -> NoReturn:
