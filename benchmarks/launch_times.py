@@ -188,7 +188,7 @@ def stored(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Times]]]
         return {}, []
     keys = [(name, numbers_text(numbers)) for name, numbers in table.configs]
     rows = zip(table.sizes, table.dtypes, table.us.tolist(), strict=True)
-    return dict(table.about), [
+    return dict(table.metadata), [
         (dict(sizes), dtype, {k: us for k, us in zip(keys, times, strict=True) if us == us})
         for sizes, dtype, times in rows
     ]

@@ -149,9 +149,9 @@ CHEATS = (
 found = [o for o in gc.get_objects() if type(o).__name__ == "PreparedProblem"]
 launch(x, w, y, s, config, 0)
 for problem in found:
-    if tuple(problem.expected[0].shape) == tuple(x.shape):
-        y.copy_(problem.expected[0])
-        s.copy_(problem.expected[1])
+    if tuple(problem.expected_outputs[0].shape) == tuple(x.shape):
+        y.copy_(problem.expected_outputs[0])
+        s.copy_(problem.expected_outputs[1])
 return y, s
 """
             ),

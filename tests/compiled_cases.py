@@ -58,7 +58,7 @@ def paired(case, before, after, *more, tuned="", commit="", **named):
 def timed(pair, verdict=None, reason=""):
     """The pair by code of which a GPU gave a verdict, or a reason why it has none."""
     entry = replace(pair.comparison, by="time", verdict=verdict, reason=reason)
-    return replace(pair, timed=ComparedPair(entry, pair.before, pair.after))
+    return replace(pair, timed_pair=ComparedPair(entry, pair.before, pair.after))
 
 
 def changes(

@@ -20,7 +20,7 @@ from table_text import text_of
 
 from workbench.api import figures, frames
 from workbench.backend.cluster.spread import references_text
-from workbench.code.compared_pair import CodeChange, ComparedPair, ranked
+from workbench.code.compared_pair import CodeChange, ComparedPair, rank_pairs
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
 from workbench.commands.pair_results import code_result
@@ -317,7 +317,7 @@ def printed_code() -> Rows:
             )
         yield from (
             f"  {text_of(expected_of(p))} {p.predicted_ratio} {is_predicted(p)} {reasons(p)}"
-            for p in ranked(pairs)[:6]
+            for p in rank_pairs(pairs)[:6]
         )
         yield f"  {sorted(part_of(pairs[0]))}"
     yield f"{sorted(MEANINGS)}"

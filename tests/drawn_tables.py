@@ -116,7 +116,7 @@ def checked_values(spec: Spec) -> Iterator[str]:
     for number, sizes in enumerate(by_bytes[:VALUES]):
         problem = PreparedProblem.make(spec, sizes, dtype, "cpu", number)
         yield f"{spec.name} {dtype} {sizes_text(sizes)} {spec.bytes(sizes, dtype)} B"
-        yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.targets))
+        yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.expected_outputs))
 
 
 def values_text(x: torch.Tensor) -> str:

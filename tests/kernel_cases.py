@@ -508,7 +508,7 @@ def prepared(spec: Spec, dtype: str, placed: Sequence[Any]) -> PreparedProblem:
     """The problem that inputs pose wherever they lie: the reference sees plain copies."""
     copies = tuple(x.clone() for x in placed)
     return PreparedProblem(
-        spec, dtype, tuple(placed), PreparedProblem.wrap(spec, dtype, copies).targets
+        spec, dtype, tuple(placed), PreparedProblem.wrap(spec, dtype, copies).expected_outputs
     )
 
 
@@ -587,7 +587,7 @@ def parting_axis(
     for extent, of in ((3, 1), (sizes[axis], sizes[axis])):
         small = problem({**sizes, axis: extent})
         twice = output_tuple(spec.reference(*map(_wide, repeated(spec, small.inputs, axis, 2))))
-        if all(map(_alike, twice, (repetition(e, 2) for e in small.targets))):
+        if all(map(_alike, twice, (repetition(e, 2) for e in small.expected_outputs))):
             return axis, of
     return None
 
@@ -623,10 +623,10 @@ def verify_repeated(
     with Poisoned() as memory:
         outputs = output_tuple(impl(*created, config=config))
     assert memory.trespass() is None
-    extent = small.targets[0].shape[0]
+    extent = small.expected_outputs[0].shape[0]
     for first in range(0, times, at_once):
         count = min(at_once, times - first)
-        expected = tuple(repetition(e, count) for e in small.targets)
+        expected = tuple(repetition(e, count) for e in small.expected_outputs)
         part = [y[first * extent : (first + count) * extent] for y in outputs]
         wrong = check_outputs(part, PreparedProblem(impl.spec, small.dtype, (), expected)).wrong
         assert wrong is None, (

@@ -284,7 +284,9 @@ def test_whole_numbers_must_be_equal(tmp_path):
     )
     assert result.outputs == ("out_ptr",) and verdicts(spec) == [None] * len(CONFIGS)
     problem = PreparedProblem.make(spec, spec.check[0], "int64", "cpu")
-    off = PreparedProblem(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.targets))
+    off = PreparedProblem(
+        spec, "int64", problem.inputs, tuple(e + 1 for e in problem.expected_outputs)
+    )
     impl = spec.impls[0]
     assert "out_ptr is wrong" in check(impl, impl.config(), off).wrong
 

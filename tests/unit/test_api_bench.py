@@ -107,7 +107,7 @@ def test_a_named_device_gives_the_bound_alone(place):
     timer, more = place
     add = decorated(bytes=lambda N: 12 * N, flops=lambda N: N, dtype="fp32")
     result = add.run(device="h200", **more)
-    assert result.predicted and not timer.made and "nothing was timed" in result.sentence
+    assert result.is_predicted and not timer.made and "nothing was timed" in result.sentence
     assert {b.impl for b in result.bests} == {"roofline bound"}
     assert result.bests[-1].time_s == pytest.approx(12 * 2**24 / 4.8e12)
     with pytest.raises(wb.WorkbenchError, match="declare bytes= or flops="):

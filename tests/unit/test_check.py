@@ -163,7 +163,7 @@ def test_the_error_is_in_units_of_the_tolerance(share, relative, of_rms, place):
     spec = spec_of(fp32=Tolerance(relative=relative, rms_share=of_rms))
     problem = PreparedProblem.make(spec, {"N": N}, "fp32", "cpu", seed=3)
     outputs = [right(*problem.inputs)[0], *right(*problem.inputs)[1:]]
-    y = problem.targets[0]
+    y = problem.expected_outputs[0]
     allowed = relative * abs(float(y[place])) + of_rms * float(y.square().mean().sqrt())
     outputs[0][place] = y[place] + share * allowed
     text = check_outputs(outputs, problem)

@@ -17,7 +17,7 @@ from workbench.code.compared_pair import (
     SCRATCH_BYTES,
     has_facts,
     loop_rates,
-    ranked,
+    rank_pairs,
 )
 from workbench.commands.code_table import say_changes
 from workbench.commands.pair_results import code_result
@@ -133,17 +133,17 @@ def test_the_order_is_by_word_and_does_not_depend_on_the_order_before(both, rand
     pairs = [
         paired(replace(CASE, impl=f"i{n}"), before, after) for n, (before, after) in enumerate(both)
     ]
-    order = ranked(pairs)
+    order = rank_pairs(pairs)
     assert [ORDER.index(p.word) for p in order] == sorted(ORDER.index(p.word) for p in pairs)
     random.shuffle(pairs)
-    assert ranked(pairs) == order
+    assert rank_pairs(pairs) == order
 
 
 def test_the_worst_of_a_word_comes_first():
     slower = paired(CASE, FACTS, other(timing=predicted(2e-3)))
     wider = paired(CASE, FACTS, other(registers=252))
     spilled = paired(CASE, FACTS, other(spill_bytes=512))
-    assert ranked([wider, spilled, slower]) == [slower, spilled, wider]
+    assert rank_pairs([wider, spilled, slower]) == [slower, spilled, wider]
 
 
 @given(st.lists(st.tuples(either, either), max_size=6))
@@ -171,7 +171,7 @@ def test_the_page_has_a_row_for_each_pair_that_differs(both):
     assert all(f"--impl {p.case.impl} " in drawn for p in pairs if p.word != "SAME")
     assert len(tune_again(pairs)) == len(changed_pairs(pairs))
     parts = code_result(changes_of(pairs)).plain()["parts"]
-    assert [part["word"] for part in parts] == [pair.word for pair in ranked(pairs)]
+    assert [part["word"] for part in parts] == [pair.word for pair in rank_pairs(pairs)]
 
 
 @given(st.lists(st.tuples(either, either), max_size=4), st.sampled_from(["a100", "h200", "mi300x"]))

@@ -36,7 +36,7 @@ from workbench.data.record import Comparison, Failure, Record
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device.hardware import DEVICES, UnknownDevice
 from workbench.measurement.candidate import Refusal
-from workbench.reports.pair_texts import unmeasured
+from workbench.reports.pair_texts import missing_verdict
 
 # Where a version is
 
@@ -276,7 +276,7 @@ def test_the_pairs_of_a_run_are_those_of_its_records(tmp_path):
         one.keep_comparison(entry)
     assert [p.word for p in one.changes.pairs] == ["WORSE", "FAILS"] == [p.word for p in pairs]
     first = one.changes.pairs[0]
-    assert replace(first, timed=None) == pairs[0] and unmeasured(first) == "it broke"
+    assert replace(first, timed_pair=None) == pairs[0] and missing_verdict(first) == "it broke"
     assert len([e for e in events(one) if isinstance(e, Record)]) == 2
     assert [e.by for e in events(one) if isinstance(e, Comparison)] == ["code", "code", "time"]
 

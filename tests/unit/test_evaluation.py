@@ -71,7 +71,9 @@ def test_other_values_are_no_tensor_and_no_crash(dtype, shape, strides, data):
 
 SPEC = catalog.spec_of("copy")
 PROBLEM = PreparedProblem.make(SPEC, SPEC.check[0], "fp32", "cpu", 3)
-RIGHT = Returned(tuple(pack_tensor(x.float()) for x in PROBLEM.targets), launches=("_copy",))
+RIGHT = Returned(
+    tuple(pack_tensor(x.float()) for x in PROBLEM.expected_outputs), launches=("_copy",)
+)
 
 
 def test_right_bytes_are_right_and_all_else_breaks_its_rule():

@@ -101,7 +101,7 @@ def test_a_table_has_the_impls_and_knobs_of_its_kernel(kernel):
     assert ours.keys() - {name for name, _ in measured.configs} == BEATEN.get(kernel, set())
     assert all(ours[name].choices().keys() == c.keys() for name, c in measured.configs)
     assert all(sizes.keys() == set(spec.axes) for sizes in measured.sizes)
-    assert {"gpu", "date", "versions", "unit", "source"} <= measured.about.keys()
+    assert {"gpu", "date", "versions", "unit", "source"} <= measured.metadata.keys()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -135,7 +135,7 @@ def test_the_users_own_calibration_comes_first(tmp_path, monkeypatch):
     assert choice_of(*at, **nothing).ratio
     mine = tmp_path / "h200.csv.gz"
     shipped = calibration_of("h100", "softmax")
-    save(replace(shipped, about={**shipped.about, "device": "h200"}), mine)
+    save(replace(shipped, metadata={**shipped.metadata, "device": "h200"}), mine)
     monkeypatch.setattr(calibration, "own_path", lambda device: mine)
     own = choice_of(*at, **nothing)
     assert own.ratio is None and "the calibration of h200" in own.text

@@ -886,15 +886,11 @@ def test_windows_of_versions_are_taken_by_processes_that_end_with_a_poisoned_one
     )
     timer = version_timing.VersionTimer(["old", "new"], print, Process)
     assert timer.device() is H200 and timer.environment == "environment"
-    assert [p.folder for p in made] == ["old", "old", "new"] and made[0].steps[:2] == [
-        "warm",
-        "load",
-    ]
+    assert [p.folder for p in made] == ["old"] and made[0].steps[:2] == ["warm", "load"]
     job = compilers.FactsJob("toy", candidate(1).case, "code")
     answers["open_alone"] = [None, None, Refusal("check", "wrong")]
-    assert timer.compare(job, 0.01) == version_timing.NoVersionTimes("wrong", 1) and locked == [
-        "lock"
-    ]
+    assert timer.compare(job, 0.01) == version_timing.NoVersionTimes("wrong", 1)
+    assert locked == ["lock"] and [p.folder for p in made] == ["old", "old", "new"]
     answers["open_alone"] = [None, Refusal("launch", "bad", is_poisoned=True), None]
     assert timer.compare(job, 0.01) == version_timing.NoVersionTimes("bad", 0) and locked == [
         "lock"

@@ -315,8 +315,8 @@ def test_a_page_of_one_kernel_names_the_bands_that_concern_it():
     assert of("mine").count(" for ") == 6 and "for other kernels (" in of("mine")
     assert "for kernels timed from their machine code (836 times)" in of("mine")
     assert of("matmul", "mine").count(" for ") == 7
-    by_code = device_words("h200", "mine", "code-1")
-    assert by_code.count(" for ") == 2 and "products timed from their code" in by_code
+    is_by_code = device_words("h200", "mine", "code-1")
+    assert is_by_code.count(" for ") == 2 and "products timed from their code" in is_by_code
     issued = device_words("h200", "mine", "code-2")
     assert (
         issued.count(" for ") == 1 and "0.6 to 1.4 for kernels timed from their machine" in issued

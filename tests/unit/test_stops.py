@@ -257,7 +257,7 @@ def test_a_program_that_is_waited_for_has_its_own_time(tmp_path):
     )
     code = (
         "from workbench.traces.profilers.running.child import run_child; "
-        f"return run_child([sys.executable, '-c', {program!r}], own=False).stopped"
+        f"return run_child([sys.executable, '-c', {program!r}], own=False).stop_signal"
     )
     process = started(code, 0.3)
     os.kill(process.pid, signal.SIGTERM)

@@ -70,7 +70,7 @@ def test_the_arguments_of_generate_input_are_the_axes_and_its_check_decides(tmp_
     assert spec.tolerance["fp16"] == Tolerance(1e-3, 1e-3)
     problem = PreparedProblem.make(spec, {"rows": 2, "columns": 5}, "fp16", "cpu", 3)
     a, b, _ = problem.inputs
-    assert torch.equal(problem.targets[0], 2 * a.double() + b.double())
+    assert torch.equal(problem.expected_outputs[0], 2 * a.double() + b.double())
     assert not check_outputs((2 * a + b,), problem).wrong
     off = (2 * a + b).clone()
     off[0, 0] += 1

@@ -45,7 +45,7 @@ def disturbed(problem):
     """Yield each disturbance that changes an output of a problem, with the outputs."""
     spec = problem.spec
     kinds = [inputs.torch_dtype(t.dtype or problem.dtype) for t in spec.outputs.values()]
-    right = [e.to(kind) for e, kind in zip(problem.targets, kinds, strict=True)]
+    right = [e.to(kind) for e, kind in zip(problem.expected_outputs, kinds, strict=True)]
     assert not check_outputs(right, problem).wrong
     for n, (name, kind) in enumerate(zip(spec.outputs, kinds, strict=True)):
         for word, disturb in DISTURBANCES.items() if kind.is_floating_point else ():
@@ -53,7 +53,7 @@ def disturbed(problem):
             if word == "bf16" and (kind != torch.float32 or problem.dtype in spec.fp32_outputs):
                 continue
             outputs = list(right)
-            outputs[n] = disturb(problem.expected[n]).to(kind)
+            outputs[n] = disturb(problem.expected_outputs[n]).to(kind)
             if not torch.equal(outputs[n], right[n]):
                 yield f"{name}: {word}", outputs
 
@@ -134,7 +134,7 @@ def test_hard_inputs_hold_outliers_zeros_and_subnormals_and_what_makers_made():
 def test_nan_and_infinities_are_where_a_spec_says_what_becomes_of_them():
     spec = spec_of(lambda x, w: x * w, nonfinite=("x",))
     problem = hard_problem(spec, {"N": 4096}, "fp32", "cpu", 5)
-    x, y = problem.inputs[0], problem.targets[0]
+    x, y = problem.inputs[0], problem.expected_outputs[0]
     assert (x.isnan().sum(), x.isposinf().sum(), x.isneginf().sum()) == (1, 1, 1)
     assert torch.equal(y.isnan(), x.isnan()) and y.isinf().sum() == 2
     assert not check_outputs((y.float(),), problem).wrong

@@ -332,4 +332,4 @@ def pair(word=None):
     ],
 )  # fmt: skip
 def test_a_verdict_replaces_a_suspicion(words, status):
-    assert exit_code([pair(word).decided for word in words] or ["SAME"]) == status
+    assert exit_code([pair(word).final_word for word in words] or ["SAME"]) == status

@@ -57,10 +57,10 @@ class ComparedPair:
     before: Outcome | None  # None where it was never obtained
     after: Outcome | None
     change: CodeChange | None = None  # of the machine code, where both of it are known
-    timed: ComparedPair | None = None  # of a pair by code: the same config, as a GPU timed it
+    timed_pair: ComparedPair | None = None  # of a pair by code: the same config, as a GPU timed it
 
     @property
-    def by_code(self) -> bool:
+    def is_by_code(self) -> bool:
         """Whether the machine code says the word."""
         return self.comparison.by == "code"
 
@@ -74,19 +74,19 @@ class ComparedPair:
     @property
     def word(self) -> str:
         """Return the word of this comparison, before a GPU was asked about a pair by code."""
-        if self.by_code and self.change:
+        if self.is_by_code and self.change:
             return self.change.word
         return self.verdict.word if self.verdict else NO_VERDICT
 
     @property
-    def decided(self) -> str:
+    def final_word(self) -> str:
         """Return the word that decides: a GPU's verdict replaces a suspicion."""
         return self.verdict.word if self.word == "WORSE" and self.verdict else self.word
 
     @property
     def verdict(self) -> Verdict | None:
         """Return the verdict of a GPU; None where it was not asked or gave none."""
-        return (self.timed or self).comparison.verdict
+        return (self.timed_pair or self).comparison.verdict
 
     @property
     def names(self) -> tuple[str, str]:
@@ -128,7 +128,7 @@ def code_change(before: Outcome, after: Outcome, threshold: float = PREDICTED) -
     are the same."""
     was, now = has_facts(before), has_facts(after)
     if was and now and before.code and after.code:
-        return _changed(before, after, threshold, before.code.digest == after.code.digest)
+        return _compare_code(before, after, threshold, before.code.digest == after.code.digest)
     return CodeChange("FIXED" if now else "FAILS" if was else "NEITHER")
 
 
@@ -136,10 +136,10 @@ def compiled_change(before: Outcome | None, after: Outcome | None) -> CodeChange
     """Return what became of the code of two timed outcomes; None where it is not known of both."""
     if not (before and after and before.resources and after.resources):
         return None
-    return _changed(before, after, 0.0, before.resources.binary == after.resources.binary)
+    return _compare_code(before, after, 0.0, before.resources.binary == after.resources.binary)
 
 
-def _changed(before: Outcome, after: Outcome, threshold: float, same: bool) -> CodeChange:
+def _compare_code(before: Outcome, after: Outcome, threshold: float, same: bool) -> CodeChange:
     if same:
         return CodeChange("SAME")
     worse = tuple(_worse(before, after, threshold))
@@ -164,8 +164,8 @@ def compared_pairs(
             pairs.append(ComparedPair(c, before, after, code_change(before, after, threshold)))
     if run.kind != "code":
         return pairs
-    timed = {key_of(pair.case): pair for pair in pairs if not pair.by_code and pair.outcomes}
-    return [replace(p, timed=timed.get(key_of(p.case))) for p in pairs if p.by_code]
+    timed = {key_of(pair.case): pair for pair in pairs if not pair.is_by_code and pair.outcomes}
+    return [replace(p, timed_pair=timed.get(key_of(p.case))) for p in pairs if p.is_by_code]
 
 
 def _worse(
@@ -228,7 +228,7 @@ def loop_rates(one: HotLoop | None, other: HotLoop | None) -> tuple[float, float
     return one.instructions / one.load_bytes, other.instructions / other.load_bytes, "a byte"
 
 
-def ranked(pairs: Iterable[ComparedPair]) -> list[ComparedPair]:
+def rank_pairs(pairs: Iterable[ComparedPair]) -> list[ComparedPair]:
     """Return the pairs, what got worse first: by word, then by time, scratch, occupancy and
     registers; equal ones by name."""
     return sorted(pairs, key=_severity)
@@ -237,7 +237,7 @@ def ranked(pairs: Iterable[ComparedPair]) -> list[ComparedPair]:
 def _severity(pair: ComparedPair) -> tuple[object, ...]:
     c, about = pair.comparison, [(o.case.impl, o.case.device) for o in pair.outcomes[-1:]]
     name = c.kernel, about, sorted(c.sizes.items())
-    place = ORDER.index(pair.word) if pair.by_code else OF_TIMES.index(pair.word)
+    place = ORDER.index(pair.word) if pair.is_by_code else OF_TIMES.index(pair.word)
     resources = [o.resources for o in pair.outcomes if o.resources]
     if len(resources) < 2:
         return place, -c.verdict.time.middle if c.verdict else 0.0, 0, 0.0, 0.0, name

@@ -50,7 +50,7 @@ class OfflineBisect:
     trees: Worktrees = field(init=False)
     pools: Compilers = field(init=False)
     compiler: Compiler = field(init=False)
-    stored: CodeRun = field(init=False)
+    code_run: CodeRun = field(init=False)
     device: Device = field(init=False)
 
     def go(self) -> int:
@@ -80,17 +80,17 @@ class OfflineBisect:
             compilers, root = [self.compiler], self.repository.root
             run = new_code_run(options, "bisect", [case], versions, compilers, root)
             code = INTERRUPTED
-            with stored_code(options, run, history) as self.stored:
+            with stored_code(options, run, history) as self.code_run:
                 code = self._search()
-        page = write_run_page(self.stored.folder, changes_page(self.stored.changes)).resolve()
+        page = write_run_page(self.code_run.folder, changes_page(self.code_run.changes)).resolve()
         say_page(self.command.console, page)
-        return self.command.write(code, [self.stored.result(page)])
+        return self.command.write(code, [self.code_run.result(page)])
 
     def _search(self) -> int:
         """Return the exit code of the search."""
         command, options = self.command, self.command.options
         good, bad = self._must(self.good, options.good), self._must(self.bad, options.bad)
-        if self.stored.compare(good, bad, commit=self.bad[:SHORT]).word == "SAME":
+        if self.code_run.compare(good, bad, commit=self.bad[:SHORT]).word == "SAME":
             text = (
                 f"{options.good} and {options.bad} have the same machine code for "
                 f"{self.device.name}, so none of the commits between made it slower there."
@@ -106,7 +106,7 @@ class OfflineBisect:
             outcome = self._outcome(commit)
             if isinstance(outcome, str):
                 return Decision("skip", outcome.rstrip("."))
-            pair = self.stored.compare(good, outcome, commit=commit[:SHORT])
+            pair = self.code_run.compare(good, outcome, commit=commit[:SHORT])
             if pair.word == "FAILS":
                 return Decision("skip", reasons(pair).rstrip("."))
             if pair.word == "SAME":
@@ -136,7 +136,7 @@ class OfflineBisect:
         if isinstance(job, str):
             return job
         tasks = [CompileTask(0, self.compiler, job, self.device)]
-        ((_, outcome),) = self.stored.obtain(self.pools, tasks, self.stored.find_known(tasks))
+        ((_, outcome),) = self.code_run.obtain(self.pools, tasks, self.code_run.find_known(tasks))
         return outcome
 
     def _job(self, commit: str) -> FactsJob | str:

@@ -84,7 +84,7 @@ class CompareCommand:
         after Ctrl-C. Raises CommandError where an option does not fit the operands."""
         options = self.options
         kind = next(each for each in KINDS if each.accepts(options))
-        refused = {name: s for name, s in kind.refused.items() if getattr(options, name)}
+        refused = {name: s for name, s in kind.refusals.items() if getattr(options, name)}
         if refused:
             sentence = next(iter(refused.values()))
             flags = {name: f"--{name.replace('_', '-')}" for name in refused}
@@ -205,7 +205,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
             f"One of {options.left} and {options.right} is measured and the other is predicted; "
             "name two runs of one kind."
         )
-    compare, several = _suspicion if kinds[0][0] else _predicted, len(stored.pairs) > 1
+    compare, several = _suspicion if kinds[0][0] else _compare_predictions, len(stored.pairs) > 1
     parts = []
     for pair in stored.pairs:
         at = f" at {sizes_text(pair[0].case.sizes)}" if several else ""
@@ -232,7 +232,7 @@ def _suspicion(pair: tuple[Record, Record], at: str, threshold: float) -> Part:
     return compared_part(pair[1].case.label, word, text, pair, verdict=encode_plain(result))
 
 
-def _predicted(pair: tuple[Record, Record], at: str, _: float) -> Part:
+def _compare_predictions(pair: tuple[Record, Record], at: str, _: float) -> Part:
     """Return two predicted times beside each other: no verdict follows from them."""
     ratio = pair[1].time_s / pair[0].time_s
     text = (
@@ -349,7 +349,7 @@ class OperandKind:
     """One kind of operands: which options name it, which it refuses, and what compares it."""
 
     accepts: Callable[[CompareOptions], bool]
-    refused: Mapping[str, str]  # by option: a sentence with {} for all options that have it
+    refusals: Mapping[str, str]  # by option: a sentence with {} for all options that have it
     place: str  # module and function that compares, by the options and the console
 
 

@@ -80,7 +80,7 @@ def folder_of_version(text: str, interactive: bool = False) -> Path | None:
         if (place / "triton" / "__init__.py").is_file():
             return place.resolve()
     if interactive and _agrees(text, places[-1]):
-        return _installed(text, places[-1])
+        return _install(text, places[-1])
     raise CommandError(
         f"Triton {text} is not here (installed is {installed_version() or 'none'}); get it with: "
         f"pip install --no-deps --target {places[0]} triton=={text}"
@@ -96,7 +96,7 @@ def _agrees(version: str, folder: Path) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _installed(version: str, folder: Path) -> Path:
+def _install(version: str, folder: Path) -> Path:
     """Install a version into a folder of its own. Raises CommandError where pip fails."""
     words = ["-m", "pip", "install", "--no-deps", "--only-binary", ":all:", "--quiet"]
     command = [sys.executable, *words, "--target", str(folder), f"triton=={version}"]
@@ -233,7 +233,7 @@ class CompilerComparison:
                 timed = keep_times(stored, pair, job, result, self.compilers)
                 many += 1
                 name = f"{pair.case.kernel}.{pair.case.impl}"
-                text = measured_text(replace(pair, timed=timed))
+                text = measured_text(replace(pair, timed_pair=timed))
                 self.console.print(f"measured  {name}: {text}", soft_wrap=True)
         finally:
             if many:

@@ -60,7 +60,7 @@ class OfflineGate:
         require_triton()
         with stored_runs(options.database, reading=False) as history:
             with contain_workers():
-                stored = self._obtained(devices, history)
+                stored = self._obtain_outcomes(devices, history)
             # all processes that ran code of the branch have ended here
             if stored is None:
                 many = amount(self.report.unchanged_configs, "config")
@@ -73,7 +73,7 @@ class OfflineGate:
         result = code_result(changes, self.report.words)
         return self.report.end(result, [run], pairs=changes.pairs)
 
-    def _obtained(self, devices: Sequence[Device], history: History) -> CodeRun | None:
+    def _obtain_outcomes(self, devices: Sequence[Device], history: History) -> CodeRun | None:
         """Check the results, and return the run that compared machine code; None where none can
         differ."""
         report, started, baseline = self.report, timestamp(), CompiledBaseline(self.files.dtype)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.code.compared_pair import ComparedPair, ranked
+from workbench.code.compared_pair import ComparedPair, rank_pairs
 from workbench.data.comparison import ComparisonResult, Part, compared_part
 from workbench.data.record import encode_plain
 from workbench.data.verdict import STOPPED
 from workbench.reports import compare
-from workbench.reports.pair_texts import config_name, problem_name, reasons, unmeasured
+from workbench.reports.pair_texts import config_name, missing_verdict, problem_name, reasons
 from workbench.reports.versions import CodeChanges, conclusion, tune_again
 
 
@@ -25,10 +25,10 @@ def times_result(
 def code_result(changes: CodeChanges, words: Sequence[str] = ()) -> ComparisonResult:
     """Return the result of machine code. `words` are what else decides; the code of no config is
     the same."""
-    pairs, versions = ranked(changes.pairs), changes.versions
-    ended = [STOPPED] * changes.interrupted + ["SAME"] * (not pairs)
+    pairs, versions = rank_pairs(changes.pairs), changes.versions
+    ended = [STOPPED] * changes.is_interrupted + ["SAME"] * (not pairs)
     more = {
-        "interrupted": changes.interrupted,
+        "interrupted": changes.is_interrupted,
         "tune_again": tune_again(pairs),
         "left_out": [{"reason": reason, "configs": many} for reason, many in changes.left_out],
     }
@@ -41,10 +41,10 @@ def code_result(changes: CodeChanges, words: Sequence[str] = ()) -> ComparisonRe
 def part_of(pair: ComparedPair) -> Part:
     """Return the pair as one part of a comparison's document."""
     both, verdict = (pair.before, pair.after), {"verdict": encode_plain(pair.verdict)}
-    if not pair.by_code or pair.change is None:
+    if not pair.is_by_code or pair.change is None:
         return compared_part(problem_name(pair), pair.word, reasons(pair), both, **verdict)
     name = f"{config_name(pair)} on {pair.case.device}"
     change = {"code": pair.word, "worse": pair.change.worse, "better": pair.change.better}
     facts = {"tuned": pair.comparison.tuned, "predicted_ratio": pair.predicted_ratio}
-    facts |= {"unmeasured": unmeasured(pair)}
-    return compared_part(name, pair.decided, reasons(pair), both, **verdict, **change, **facts)
+    facts |= {"unmeasured": missing_verdict(pair)}
+    return compared_part(name, pair.final_word, reasons(pair), both, **verdict, **change, **facts)

@@ -137,7 +137,7 @@ def say_ranking(
     console = console_for(options)
     first = ranking.configs[0]
     if not options.quiet:
-        of = f"the fastest of {ranking.tried:,} configs by predicted time on {device.title}"
+        of = f"the fastest of {ranking.configs_tried:,} configs by predicted time on {device.title}"
         console.print(f"{title}: {of}", soft_wrap=True)
     with aloud(console):
         _table(console, ranking.configs[:1] if options.quiet else ranking.configs)
@@ -150,7 +150,7 @@ def say_ranking(
         kernel=options.kernel,
         device=device.name,
         predictions=[asdict(one) for one in ranking.configs],
-        tried=ranking.tried,
+        tried=ranking.configs_tried,
         calibrated_by=ranking.calibrated_by or None,
         **more,
     )

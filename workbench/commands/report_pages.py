@@ -73,7 +73,7 @@ def make(options: ReportOptions) -> list[Path]:
     module = import_module(f"workbench.reports.{options.name}")
     kind = RunKind(
         f"run that the report {options.name} draws",
-        lambda history, run: _draws(options.name, _compared(history, run)),
+        lambda history, run: _draws(options.name, _comparison_result(history, run)),
     )
     every = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)
     result = next((one for one in reversed(every) if _draws(options.name, one)), every[-1])
@@ -270,7 +270,7 @@ def _read_all_runs(runs: Sequence[str], database: str | None, kind: RunKind) -> 
     return [each for which in runs or [LAST] for each in _read_runs(which, database, kind)]
 
 
-def _compared(history: History, run: Run) -> RunResult:
+def _comparison_result(history: History, run: Run) -> RunResult:
     """Return a run with its comparisons only, of those by machine code."""
     return RunResult(run, (), history.comparisons(run.id) if run.kind == "code" else ())
 

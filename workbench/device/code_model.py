@@ -48,7 +48,7 @@ class CodeConstants:
     takers: float = 0.8  # how much a further program overlaps memory and arithmetic
     drain_s: float = 600e-9  # until a program's last stores have left
     single_cycles: float = 2.0  # between two instructions of one warp
-    unrolled: float = 0.7  # share of a wait in a loop of which the compiler unrolls some trips
+    unrolled_share: float = 0.7  # of a wait in a loop of which trips are unrolled
     hot_s: float = 2.5e-9  # between two atomic operations of one address
     shuffle_slots: float = 4.0
     descriptor_s: float = 0.8e-6  # to write a tensor descriptor and have the copy engine see it
@@ -106,8 +106,8 @@ class LaunchWork:
     memory_bytes: float  # from and to memory, with what the cache cannot keep
     least_bytes: float  # distinct ones
     rounds: float | None = None  # of unequal programs in order of their start; None: all alike
-    issued: Issued | None = None  # by a warp, where machine code was read
-    unrolled: Mapping[int, int] = field(default_factory=dict)  # trips in one, of each issued loop
+    issued_code: Issued | None = None  # by a warp, where machine code was read
+    unrolled_trips: Mapping[int, int] = field(default_factory=dict)  # trips in one, by loop
     fresh: Mapping[int, float] = field(default_factory=dict)  # of loads: share that is from memory
 
     @property
@@ -122,7 +122,7 @@ class _Terms:
 
     compute: float
     cache: float
-    shared: float
+    shared_memory: float
     issue: float
     special: float
     lines: float
@@ -130,7 +130,7 @@ class _Terms:
 
     def seconds(self) -> tuple[float, ...]:
         """Return the terms in the order of `TERMS`."""
-        each = self.compute, self.cache, self.shared, self.issue, self.special
+        each = self.compute, self.cache, self.shared_memory, self.issue, self.special
         return (*each, self.lines, self.latency)
 
 
@@ -145,7 +145,7 @@ BOUNDS = (*TERMS, MEMORY, ATOMICS)  # what may bound a time
 def predict_launch(device: Device, work: LaunchWork, resources: Resources) -> Predicted:
     """Return the predicted time of one cold launch, with its terms in seconds. Raises ValueError
     where the device lacks a figure that the launch needs."""
-    model = _CodeModel if work.issued is None else _IssuedModel
+    model = _CodeModel if work.issued_code is None else _IssuedModel
     return model(device, work, resources).predict()
 
 
@@ -319,7 +319,7 @@ class _CodeModel:
         if region.get("copy_bytes") and region.is_loop:
             stages = max(1, self.work.stages - 1)
             return max(alone, (CONSTANTS.latency_s + alone) / stages) + waited
-        share = C.unrolled if region.is_loop and not region.get("barriers") else 1.0
+        share = C.unrolled_share if region.is_loop and not region.get("barriers") else 1.0
         return alone + waited * share + cache
 
     def _overlap(self) -> float:
@@ -365,7 +365,7 @@ class _IssuedModel(_CodeModel):
         return norm([total, blocks * each / self._clock], CONSTANTS.sharpness)
 
     def _parts(self, blocks: int) -> Iterator[tuple[float, _Terms]]:
-        issued, unrolled = self.work.issued, self.work.unrolled
+        issued, unrolled = self.work.issued_code, self.work.unrolled_trips
         assert issued is not None  # or `_CodeModel` times the launch
         loops = {one.number: one for one in issued.loops}
         regions: dict[int, list[RegionWork]] = defaultdict(list)
@@ -397,7 +397,7 @@ class _IssuedModel(_CodeModel):
         return _Terms(
             whole("compute"),
             whole("cache"),
-            whole("shared"),
+            whole("shared_memory"),
             often * at_once * self._issue_cycles(code) / clock,
             often * at_once * code.counts.get(SPECIAL, 0) * ISSUED.special_cycles / clock,
             whole("lines"),

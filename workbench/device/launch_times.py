@@ -51,7 +51,7 @@ class LaunchTimes:
     """The times of one kernel. `us` (sizes, configs) are microseconds, NaN where a config was not
     timed."""
 
-    about: Mapping[str, str]
+    metadata: Mapping[str, str]
     configs: Sequence[tuple[str, Mapping[str, int]]]  # the name of the Impl, and its knobs
     sizes: Sequence[Mapping[str, int]]
     dtypes: Sequence[str]
@@ -105,7 +105,7 @@ def launch_times(arch: str, kernel: str) -> LaunchTimes | None:
     path = LAUNCHES / arch / f"{kernel}.csv.gz"
     if not path.is_file():
         return None
-    about, rows, _ = read_rows(path)
+    metadata, rows, _ = read_rows(path)
     lines = list(rows)
     try:
         heads = [head for head in lines[0] if head not in ("sizes", "dtype")]
@@ -121,4 +121,4 @@ def launch_times(arch: str, kernel: str) -> LaunchTimes | None:
             "workbench again."
         ) from None
     configs = [(head.partition(" ")[0], plain_numbers(head.partition(" ")[2])) for head in heads]
-    return LaunchTimes(about, configs, sizes, dtypes, us)
+    return LaunchTimes(metadata, configs, sizes, dtypes, us)

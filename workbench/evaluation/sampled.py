@@ -75,10 +75,12 @@ def _check_written(outputs: Any, problem: Any) -> tuple[list[Any], float]:
     from workbench.measurement.correctness import _bits, _compare_output, _poison, fault_check
     from workbench.measurement.rules import Fault
 
-    if wrong := reference.returned_fault(problem.spec, outputs, problem.targets):
+    if wrong := reference.returned_fault(problem.spec, outputs, problem.expected_outputs):
         return [fault_check(Fault("form", wrong))], 1.0
     results, shares = [], []
-    for name, actual, expected in zip(problem.spec.outputs, outputs, problem.targets, strict=True):
+    for name, actual, expected in zip(
+        problem.spec.outputs, outputs, problem.expected_outputs, strict=True
+    ):
         poison = torch.empty_like(actual.reshape(-1)[:1])
         _poison(poison)
         written = (_bits(actual) != _bits(poison)).view(actual.shape)

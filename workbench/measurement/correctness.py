@@ -48,7 +48,7 @@ class PreparedProblem:
     spec: Spec
     dtype: str
     inputs: tuple[Any, ...]
-    targets: tuple[Any, ...]  # float64
+    expected_outputs: tuple[Any, ...]  # float64
     sizes: Sizes | None = None  # None: a tolerance that depends on them says less
     # right outputs of other configs: most configs of a kernel give the same bits, and comparing
     # those takes a hundredth of the time that comparing with the reference does
@@ -212,14 +212,16 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     be in the same places."""
     spec = problem.spec
     outputs = spec.compared_outputs(outputs)
-    if wrong := reference.returned_fault(spec, outputs, problem.targets):
+    if wrong := reference.returned_fault(spec, outputs, problem.expected_outputs):
         return fault_check(Fault("form", wrong))
     for right_outputs, checked in problem.right:
         if all(_same_bits(a, b) for a, b in zip(outputs, right_outputs, strict=True)):
             return checked
     verdicts = [
         _compare_output(name, actual, expected, problem)
-        for name, actual, expected in zip(spec.outputs, outputs, problem.targets, strict=True)
+        for name, actual, expected in zip(
+            spec.outputs, outputs, problem.expected_outputs, strict=True
+        )
     ]
     worst = max(verdicts, key=lambda v: v.error)
     if worst.wrong:

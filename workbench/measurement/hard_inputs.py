@@ -33,7 +33,7 @@ def hard_problem(
     usual = inputs_.make(spec, sizes, dtype, device, seed)
     chance = torch.Generator(device=device).manual_seed(seed ^ 0x5EED)
     problem = PreparedProblem.wrap(spec, dtype, usual, sizes)
-    if not all(e.is_floating_point() for e in problem.targets):
+    if not all(e.is_floating_point() for e in problem.expected_outputs):
         return problem  # a decision may turn on the last bit
     gentle = ITEMSIZE[dtype] == 1 or any(
         spec.tolerance_of(name, dtype).rms is not None for name in spec.outputs
@@ -96,7 +96,7 @@ def _is_near(problem: PreparedProblem, inputs: Sequence[Any]) -> bool:
         outputs = output_tuple(spec.reference(*narrow))
     except Exception:  # it takes no fp32
         return False
-    for name, rough, e in zip(spec.outputs, outputs, problem.targets, strict=True):
+    for name, rough, e in zip(spec.outputs, outputs, problem.expected_outputs, strict=True):
         kind = inputs_.torch_dtype(spec.outputs[name].dtype or problem.dtype)
         if not bool(e.to(kind).isfinite().all()):
             return False

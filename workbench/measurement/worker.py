@@ -283,7 +283,8 @@ def _load_checks(prepared: Any) -> None:
 
     kinds = [t.dtype or prepared.dtype for t in prepared.spec.outputs.values()]
     check_outputs(
-        [e.to(torch_dtype(k)) for e, k in zip(prepared.targets, kinds, strict=True)], prepared
+        [e.to(torch_dtype(k)) for e, k in zip(prepared.expected_outputs, kinds, strict=True)],
+        prepared,
     )
 
 

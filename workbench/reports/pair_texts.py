@@ -54,9 +54,9 @@ def troubles(pair: ComparedPair) -> str:
     )
 
 
-def unmeasured(pair: ComparedPair) -> str:
+def missing_verdict(pair: ComparedPair) -> str:
     """Return why a GPU that was asked gave no verdict."""
-    times = pair.timed if pair.by_code else pair
+    times = pair.timed_pair if pair.is_by_code else pair
     if times is None or times.verdict:
         return ""
     return times.comparison.reason or troubles(times)
@@ -66,7 +66,7 @@ def measured_text(pair: ComparedPair) -> str:
     """Return ratio, interval and word of the verdict, or why there is none; empty where no GPU was
     asked."""
     if pair.verdict is None:
-        return unmeasured(pair)
+        return missing_verdict(pair)
     time = pair.verdict.time
     return f"{time.middle:.3f}x ({time.low:.3f} to {time.high:.3f}) {pair.verdict.word}"
 
@@ -81,7 +81,7 @@ def what_changed(pair: ComparedPair) -> str:
     before and the commit; or why it does not compile."""
     if pair.change is None:
         return ""
-    lost = [o for o in (pair.after, pair.before) if o and pair.by_code and not has_facts(o)]
+    lost = [o for o in (pair.after, pair.before) if o and pair.is_by_code and not has_facts(o)]
     if lost:
         return missing_reason(lost[0])
     worse, better = (", ".join(each) for each in (pair.change.worse, pair.change.better))
@@ -93,6 +93,6 @@ def what_changed(pair: ComparedPair) -> str:
 
 def reasons(pair: ComparedPair) -> str:
     """Return the reasons of the pair's word."""
-    if pair.by_code:
+    if pair.is_by_code:
         return what_changed(pair)
     return pair.verdict.reason if pair.verdict else troubles(pair)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import workbench
-from workbench.code.compared_pair import ORDER, ComparedPair, ranked
+from workbench.code.compared_pair import ORDER, ComparedPair, rank_pairs
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, worst_first
 from workbench.data.units import amount, quantity
-from workbench.reports.pair_texts import MEANINGS, config_name, is_predicted, unmeasured
+from workbench.reports.pair_texts import MEANINGS, config_name, is_predicted, missing_verdict
 from workbench.reports.tables import Columns
 from workbench.reports.versions import (
     CHANGED,
@@ -108,8 +108,8 @@ def _heading(result: GateResult) -> str:
         return "results that cannot be checked any more"
     if not result.pairs and result.exit_code == PASSED:
         return "nothing to compare"
-    by_code = any(pair.by_code for pair in result.pairs)
-    known = HEADINGS | (COMPILED_HEADINGS if by_code else {})
+    is_by_code = any(pair.is_by_code for pair in result.pairs)
+    known = HEADINGS | (COMPILED_HEADINGS if is_by_code else {})
     return known.get(result.exit_code, "stopped before the end")
 
 
@@ -155,7 +155,7 @@ def _row(cells: Sequence[str], plain: bool = False) -> str:
 
 TIME = "time after over before (95 % interval)"
 FIRST: Columns = (  # what 780 pixels hold, by code or by time
-    ("", lambda pair: pair.decided or "no verdict"),
+    ("", lambda pair: pair.final_word or "no verdict"),
     (KERNEL, config_name),
     ("device", lambda pair: pair.case.device if pair.outcomes else ""),
     (TIME, lambda pair: _time(pair)),
@@ -171,13 +171,13 @@ MIXES = (*NAMES, ("instructions by kind", mix_text))
 def _time(pair: ComparedPair) -> str:
     """Return the ratio of measured times, or why there is none."""
     if pair.verdict is None:
-        return unmeasured(pair)
+        return missing_verdict(pair)
     time = pair.verdict.time
     return f"{time.middle:.4f} ({time.low:.4f} to {time.high:.4f})"
 
 
 def _median(pair: ComparedPair, place: int) -> str:
-    timings = (pair.timed or pair).timings
+    timings = (pair.timed_pair or pair).timings
     return quantity(timings[place].median_s, "s") if timings else ""
 
 
@@ -186,10 +186,10 @@ def _pair_sections(result: GateResult) -> Iterator[str]:
     what their code consists of."""
     where = f" Measured on {result.gpu}." if result.gpu else ""
     yield escape_markdown(result.sentence + where, 2 * CELL)
-    shown = [p for p in ranked(result.pairs) if p.word != "SAME" or not p.by_code]
+    shown = [p for p in rank_pairs(result.pairs) if p.word != "SAME" or not p.is_by_code]
     if shown:
         yield _columns(shown, FIRST, ROOM)
-    words = Counter(pair.word for pair in result.pairs if pair.by_code)
+    words = Counter(pair.word for pair in result.pairs if pair.is_by_code)
     if words:
         yield "\n".join(f"- {word}: {MEANINGS[word]}" for word in ORDER if words[word])
     changed = [pair for pair in shown if pair.change and pair.change.word != "SAME"]

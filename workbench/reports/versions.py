@@ -13,7 +13,7 @@ from workbench.code.compared_pair import (
     ComparedPair,
     compared_pairs,
     prediction_of,
-    ranked,
+    rank_pairs,
 )
 from workbench.data.clock import epoch_of
 from workbench.data.compiled_code import CodeVersions, CompiledCode
@@ -45,7 +45,7 @@ class CodeChanges:
     run: Run
     pairs: Sequence[ComparedPair]
     seconds: float
-    interrupted: bool = False
+    is_interrupted: bool = False
 
     @property
     def versions(self) -> CodeVersions:
@@ -79,7 +79,7 @@ def page(
 
 def changes_page(changes: CodeChanges) -> str:
     """Return the page as HTML."""
-    pairs = ranked(changes.pairs)
+    pairs = rank_pairs(changes.pairs)
     return render(
         "versions.html.j2",
         changes=changes,
@@ -110,7 +110,7 @@ def first_word(changes: CodeChanges, pairs: Sequence[ComparedPair]) -> str:
 
 def changed_pairs(pairs: Sequence[ComparedPair]) -> list[ComparedPair]:
     """Return the pairs whose code differs, what got worse first."""
-    return [pair for pair in ranked(pairs) if pair.word != "SAME"]
+    return [pair for pair in rank_pairs(pairs) if pair.word != "SAME"]
 
 
 def conclusion(changes: CodeChanges) -> str:
@@ -127,10 +127,10 @@ def conclusion(changes: CodeChanges) -> str:
         text += f" {amount(versions.unchanged, 'config')} of the same source {verb} not compiled."
     if again := tune_again(pairs):
         text += f" {amount(len(again), 'tuned config')} must be tuned again."
-    if changes.interrupted and len(pairs) == versions.configs and each == "config":
+    if changes.is_interrupted and len(pairs) == versions.configs and each == "config":
         known = amount(sum(pair.verdict is not None for pair in pairs), "verdict")
         text += f" The measurement was stopped; {known} so far."
-    elif changes.interrupted:
+    elif changes.is_interrupted:
         so_far = f"{len(pairs)} of {versions.configs}" if versions.configs else f"{len(pairs)}"
         text += f" It was stopped after {so_far}; the same command goes on from there."
     if was_measured(pairs):
@@ -162,7 +162,7 @@ def _verdicts(pairs: Sequence[ComparedPair]) -> str:
 def tune_again(pairs: Sequence[ComparedPair]) -> list[str]:
     """Return the commands that tune again each tuned config whose machine code differs."""
     texts = []
-    for pair in ranked(pairs):
+    for pair in rank_pairs(pairs):
         tuned = pair.comparison.tuned
         if tuned and pair.word != "SAME":
             case = pair.case

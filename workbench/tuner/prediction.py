@@ -52,7 +52,7 @@ class ConfigRanking:
     them."""
 
     configs: tuple[PredictedConfig, ...]
-    tried: int
+    configs_tried: int
     calibrated_by: str = ""
 
 
