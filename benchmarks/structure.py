@@ -100,9 +100,10 @@ def device_signatures(text: str) -> Iterator[int]:
 
 
 def imports(path: Path, root: Path) -> set[Path]:
-    """Return the files of `workbench/` that a file imports, also inside its functions."""
+    """Return the files of `workbench/` that a file imports, also inside its functions, but for what
+    only a type checker imports."""
     result = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in run_nodes(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("workbench"):
             base = root.joinpath(*str(node.module).split("."))
             for alias in node.names:
@@ -110,6 +111,14 @@ def imports(path: Path, root: Path) -> set[Path]:
                            base.with_suffix(".py"), base / "__init__.py")  # fmt: skip
                 result |= set([c for c in choices if c.exists()][:1])
     return result - {path}
+
+
+def run_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below one that may run: not those under `if TYPE_CHECKING`."""
+    for below in ast.iter_child_nodes(node):
+        if not (isinstance(below, ast.If) and ast.unparse(below.test) == "TYPE_CHECKING"):
+            yield below
+            yield from run_nodes(below)
 
 
 def largest_circle(root: Path) -> int:

@@ -117,7 +117,7 @@ def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp
     reference = {"reference": lambda x, y, out, n: x + y}
     wanted = {"grid": cover, **places(tmp_path), **reference}
     best = tune(kernels.add, (x, y, out, N), configs=kernels.CONFIGS[:3], **wanted)
-    assert best.config in kernels.CONFIGS and best.is_predicted and best.page.is_file()
+    assert best.config in kernels.CONFIGS and best.predicted and best.page.is_file()
     assert best.kwargs == best.config.all_kwargs()
     assert torch.equal(out, torch.full((N,), 7.0)), "the user's tensor is not written to"
     first = last(tmp_path)
@@ -135,7 +135,7 @@ def test_the_result_of_tuning_is_that_of_a_sweep(kernels, tmp_path):
     assert isinstance(result, wb.SweepResult)
     assert dict(result.best.config).items() <= result.kwargs.items()
     assert len(result.frame()) == len(kernels.CONFIGS) and result.plot() is not None
-    assert result.kernel.is_file() and result.is_checked and result.page.is_file()
+    assert result.kernel.is_file() and result.checked and result.page.is_file()
     *_, last_line = str(result).splitlines()
     assert last_line.startswith(f"{result.kwargs}: ~") and "s predicted" in last_line
     assert result.sentence in repr(result) and " at 0x" not in repr(result) + str(result)
@@ -379,7 +379,7 @@ def test_what_the_interpreter_cannot_run_is_predicted_and_marked(more, tmp_path)
     x = torch.rand(N) + 1
     quiet = {**places(tmp_path), "quiet": False}
     best = tune(more.assembled, (x, x.clone(), N), grid=cover, configs=BLOCKS, **quiet)
-    assert best.is_predicted and not best.is_checked
+    assert best.predicted and not best.checked
     assert best.sentence.endswith("answer not checked here.")
     (record,) = last(tmp_path)
     assert record.checked == "not here" and record.error is None and record.bits is None
@@ -495,7 +495,7 @@ def test_a_hook_that_a_function_returned_is_found_by_its_autotuner(large, tmp_pa
         large.summed, given, grid=lambda meta: (triton.cdiv(512, meta["B"]),),
         reference=lambda x, y, n: x.sum().reshape(1), **places(tmp_path),
     )  # fmt: skip
-    assert best.config in large.summed.configs and best.is_checked
+    assert best.config in large.summed.configs and best.checked
 
 
 def test_a_grid_that_the_device_cannot_launch_is_refused_before_it_runs(large, tmp_path):

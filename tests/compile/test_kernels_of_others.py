@@ -270,7 +270,7 @@ def test_the_answer_to_a_kernel_that_somebody_brings(name, tmp_path, caplog):
         return
     with caplog.at_level(logging.WARNING, "workbench"):
         result = tuned()
-    assert result.is_checked and result.is_predicted
+    assert result.checked and result.predicted
     assert {n: result.kwargs[n] for n in row.wins} == row.wins
     assert row.says in f"{caplog.text} {result}"
 

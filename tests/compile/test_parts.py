@@ -37,7 +37,7 @@ if __name__ == "__main__":
         database="sqlite:///history.db",
         progress=False,
     )
-    assert tuned.is_predicted and tuned.page.exists()
+    assert tuned.predicted and tuned.page.exists()
     print(tuned.kwargs["BLOCK"])
 """
 WORDS = ["--arg", "x=fp32[4096]", "--arg", "y=fp32[4096]", "--arg", "n=4096",

@@ -58,7 +58,7 @@ def test_a_function_of_a_cell_is_tuned(tmp_path):
         database=f"sqlite:///{tmp_path / 'history.db'}",
         quiet=True,
     )
-    assert best.is_predicted and best.is_checked and best.kwargs["BLOCK"] in (128, 256)
+    assert best.predicted and best.checked and best.kwargs["BLOCK"] in (128, 256)
     (file,) = (tmp_path / "results" / "cells").glob("scale_*.py")
     assert "triton.language.constexpr(3)" in file.read_text()
 

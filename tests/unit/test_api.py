@@ -282,7 +282,7 @@ def test_a_sweep_returns_what_the_command_line_writes(place, capsys):
     place.null = Null(lambda c: Fate(time_s=50e-6 if c.case.config.get("num_warps") == 1 else 1e-4))
     result = wb.sweep(place.kernel, "full", progress=False, **place.more)
     assert capsys.readouterr().out == ""
-    assert result.best.config["num_warps"] == 1 and not result.best.is_predicted
+    assert result.best.config["num_warps"] == 1 and not result.best.predicted
     assert isinstance(result.best.timing, wb.Measured) and result.page.is_file()
     assert "µs measured on h200" in repr(result.best)
     assert "1 warp" in result.sentence and result.sentence in repr(result)
@@ -319,7 +319,7 @@ def test_a_frame_keeps_predicted_and_measured_seconds_apart(place):
     assert timed["predicted_s"].notna().all() and timed["measured_s"].isna().all()
     assert predicted["kind"].tolist() == sorted(predicted["kind"], key=lambda k: k == "failure")
     assert {"N", "block_n", "num_warps"} <= set(predicted) and predicted["block_n"].dtype == "Int64"
-    assert result.is_predicted and isinstance(result.best.timing, wb.Predicted)
+    assert result.predicted and isinstance(result.best.timing, wb.Predicted)
     assert predicted["reason"].iloc[-1] == result.failures[-1].reason
 
 

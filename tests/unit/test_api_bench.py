@@ -52,7 +52,7 @@ def decorated(**more):
 def test_providers_are_timed_in_turns_and_compared_with_the_first(place):
     timer, more = place
     result = decorated(bytes=lambda N: 12 * N).run(**more)
-    assert isinstance(result, wb.BenchResult) and not result.is_predicted
+    assert isinstance(result, wb.BenchResult) and not result.predicted
     assert [best.impl for best in result.bests] == ["triton"] * 3
     for record in result.records:
         n, timing = record.case.sizes["N"], record.timing
@@ -107,7 +107,7 @@ def test_a_named_device_gives_the_bound_alone(place):
     timer, more = place
     add = decorated(bytes=lambda N: 12 * N, flops=lambda N: N, dtype="fp32")
     result = add.run(device="h200", **more)
-    assert result.is_predicted and not timer.made and "nothing was timed" in result.sentence
+    assert result.predicted and not timer.made and "nothing was timed" in result.sentence
     assert {b.impl for b in result.bests} == {"roofline bound"}
     assert result.bests[-1].time_s == pytest.approx(12 * 2**24 / 4.8e12)
     with pytest.raises(wb.WorkbenchError, match="declare bytes= or flops="):

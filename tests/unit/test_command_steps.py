@@ -163,9 +163,9 @@ def test_sentences_of_profiles_and_of_a_history():
     kept = results.HistoryResult.__new__(results.HistoryResult)
     more = {"measured": [{"at": "1"}, {"at": "3"}], "predicted": [{"at": "2"}]}
     kept.__dict__["_called"] = SimpleNamespace(result=SimpleNamespace(more=more))
-    assert kept.sentence == "3 outcomes: 2 measured, 1 predicted." and kept.is_predicted
+    assert kept.sentence == "3 outcomes: 2 measured, 1 predicted." and kept.predicted
     more["predicted"] = []
-    assert not kept.is_predicted and [row["at"] for row in kept.rows] == ["3", "1"]
+    assert not kept.predicted and [row["at"] for row in kept.rows] == ["3", "1"]
 
 
 def test_events_of_a_time_name_what_measured_it():

@@ -162,6 +162,7 @@ def test_names_are_verbs_with_their_object_or_nouns(faults):
         (str(path.relative_to(ROOT)), *fault)
         for path in paths
         for fault in faults(ast.parse(path.read_text(encoding="utf-8")))
+        if "api" not in path.parts or fault[1] not in FORMS["words_of_results"]
     ]
     assert paths and not bad
 

@@ -22,7 +22,7 @@ def html_of(result: Result) -> str:
     pages = [run.page for run in result.runs if run.page is not None]
     page = str(pages[-1].resolve()) if pages else ""
     table, figure = result._table(), result._figure()
-    return card(result._kind, result.is_predicted, result.sentence, table, figure, page)
+    return card(result._kind, result.predicted, result.sentence, table, figure, page)
 
 
 def card(

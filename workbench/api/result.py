@@ -53,7 +53,7 @@ class BestConfig:
         return self.record.timing
 
     @property
-    def is_predicted(self) -> bool:
+    def predicted(self) -> bool:
         """Whether the time is the model's: no GPU took part."""
         return not self.record.is_measured
 
@@ -81,9 +81,9 @@ class BestConfig:
         from workbench.api.notebook import card
 
         case = self.record.case
-        kind = f"{'predicted' if self.is_predicted else 'measured'} on {case.device}"
+        kind = f"{'predicted' if self.predicted else 'measured'} on {case.device}"
         sentence = f"{self.kernel} {case.label}: {time_text(self.record)}"
-        return card(kind, self.is_predicted, sentence, outcome_table([self.record], []))
+        return card(kind, self.predicted, sentence, outcome_table([self.record], []))
 
 
 class Result:
@@ -123,7 +123,7 @@ class Result:
         return tuple(o for o in self.outcomes if isinstance(o, Failure))
 
     @property
-    def is_predicted(self) -> bool:
+    def predicted(self) -> bool:
         """Whether times are predicted: no GPU took part."""
         return any(result.run.predicted for result in self.runs)
 
@@ -203,7 +203,7 @@ class Result:
         devices = ", ".join(dict.fromkeys(result.run.device for result in self.runs))
         if not devices:
             return ""
-        if self.is_predicted:
+        if self.predicted:
             error = factor_words(self.records)
             is_repeated = not error or "times the predicted" in self.sentence
             return f"predicted for {devices}: no GPU took part{'' if is_repeated else f'; {error}'}"

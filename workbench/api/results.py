@@ -65,7 +65,7 @@ class EvaluateResult(Result):
         return self.times["time_s"] if self.times else None
 
     @property
-    def is_predicted(self) -> bool:
+    def predicted(self) -> bool:
         """Whether no GPU took part."""
         return bool(self._content["predicted"])
 
@@ -75,7 +75,7 @@ class EvaluateResult(Result):
         name = ".".join(filter(None, (self._content["kernel"], self._content["impl"])))
         if self.rule is not None:
             return f"{name} is {self.verdict} by the rule {self.rule}: {self.reason}"
-        tilde, kind = ("~", "predicted") if self.is_predicted else ("", "measured")
+        tilde, kind = ("~", "predicted") if self.predicted else ("", "measured")
         time = f", {tilde}{reading(self.time_s, 's')} {kind}" if self.time_s else ""
         claims = f" (by the file's word: {', '.join(self.claims)})" if self.claims else ""
         return f"{name} is {self.verdict}{claims}{time}."
@@ -94,7 +94,7 @@ class EvaluateResult(Result):
     def _kind(self) -> str:
         device = self._content["device"]
         text = f"judged for {device}: no GPU took part"
-        return text if self.is_predicted else f"judged on {device}"
+        return text if self.predicted else f"judged on {device}"
 
     def _table(self) -> Table:
         heads = ("rule", "state", "shown by", "reason")
@@ -152,13 +152,13 @@ class CeilingsResult(Result):
     @property
     def sentence(self) -> str:
         """The device, and whether its ceilings were measured."""
-        many, how = len(self.ceilings), "stated" if self.is_predicted else "measured and stated"
+        many, how = len(self.ceilings), "stated" if self.predicted else "measured and stated"
         return f"{many} ceilings of {self.run.device}, {how}."
 
     @property
     def _kind(self) -> str:
         stated = f"stated of {self.run.device}: nothing was measured"
-        return stated if self.is_predicted else super()._kind
+        return stated if self.predicted else super()._kind
 
     def frame(self) -> pandas.DataFrame:
         """Return one row a ceiling."""
@@ -212,7 +212,7 @@ class PredictResult(Result):
         return self.configs[0]
 
     @property
-    def is_predicted(self) -> bool:
+    def predicted(self) -> bool:
         """Whether times are predicted: always."""
         return True
 
@@ -290,7 +290,7 @@ class HistoryResult(Result):
                 yield {**row, "kind": kind}
 
     @property
-    def is_predicted(self) -> bool:
+    def predicted(self) -> bool:
         """Whether any of the times is predicted."""
         return any(row["kind"] == "predicted" for row in self.rows)
 

@@ -99,7 +99,7 @@ class TuneResult(SweepResult):
         return self._function.kernel
 
     @property
-    def is_checked(self) -> bool:
+    def checked(self) -> bool:
         """Whether the outputs were checked: False where nothing on this machine could run it."""
         return self.best.record.checked != "not here"
 
@@ -155,7 +155,7 @@ class BenchResult(MeasureResult):
     @property
     def sentence(self) -> str:
         """The fastest provider at how many sizes, in one sentence."""
-        return bench_sentence(self.run.kernel, self.bests, self.is_predicted)
+        return bench_sentence(self.run.kernel, self.bests, self.predicted)
 
 
 def bench_sentence(name: str, bests: Sequence[BestConfig], predicted: bool) -> str:
