@@ -62,7 +62,7 @@ class MetalKernel:
         if emulate.is_planned(call, grid, size):
             outputs = [torch.empty(tuple(m.shape), dtype=m.dtype, device="meta") for m in models]
         elif metal_device() and not emulate.is_requested():
-            outputs = import_module("metal_shim.mlx_backend").launched(
+            outputs = import_module("metal_shim.mlx_backend").launch_call(
                 call, inputs, grid, size, init_value
             )
         else:

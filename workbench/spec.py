@@ -125,9 +125,9 @@ class Tensor:
         return tuple(_whole(axis, sizes) for axis in self.axes.split())
 
 
-def odd_rows(*axes: str) -> Callable[..., bool]:
+def unaligned_rows(*axes: str) -> Callable[..., bool]:
     """Return a function that says whether rows along one of these axes are not a multiple of 16
-    bytes, as tensor descriptors need them: `Spec(refusable=unaligned("K", "N"))`."""
+    bytes, as tensor descriptors need them: `Spec(refusable=unaligned_rows("K", "N"))`."""
     return lambda itemsize, **sizes: any(sizes[axis] * itemsize % 16 for axis in axes)
 
 

@@ -51,7 +51,7 @@ def test_a_calibration_corrects_the_times_and_the_band_is_that_of_estimates():
         assert one.bound == "memory"
     assert result.best.expected_s[0] == least_s, "the band alone would be below what is possible"
     assert least_s < result.best.time_s < 1.5 * least_s
-    assert result.is_predicted and "predicted, limited by memory." in result.sentence
+    assert result.predicted and "predicted, limited by memory." in result.sentence
     card = result.best._repr_html_()
     assert result.sentence in card and "nothing was run or checked" in card
     assert list(result.frame()["time_s"]) == [one.time_s for one in result.configs]

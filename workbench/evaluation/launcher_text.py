@@ -49,14 +49,14 @@ _MODULES: Mapping[str, frozenset[str] | None] = {
                 "stages",
                 "threads",
                 "tile",
-                "odd_rows",
+                "unaligned_rows",
                 "TOLERANCE",
             ),
             "ITEMSIZE",
         )
     ),
 }
-_BASELINES = ("workbench.dsl.baseline", "workbench.dsl.compiled")
+_BASELINES = ("workbench.dsl.baseline", "workbench.dsl.compile_call")
 _INSTALLED = ("torch", "triton", "numpy", "workbench")
 _TORCH = frozenset(
     (

@@ -46,10 +46,10 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    odd_rows,
     stages,
     threads,
     tile,
+    unaligned_rows,
     value_or,
 )
 
@@ -96,7 +96,7 @@ fp8_matmul = Spec(
         ("fp8", "bf16"),  # bf16 of the output
         Tolerance(relative=3e-2, rms_share=3e-2, rms=lambda K, **_: 4e-3 + K / 32 * 2.0**-13),
     ),
-    refusable=odd_rows("K", "N"),
+    refusable=unaligned_rows("K", "N"),
 )
 
 

@@ -27,7 +27,17 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.spec import Spec, Tensor, Work, among, odd_rows, rms_bounds, stages, threads, tile
+from workbench.spec import (
+    Spec,
+    Tensor,
+    Work,
+    among,
+    rms_bounds,
+    stages,
+    threads,
+    tile,
+    unaligned_rows,
+)
 
 
 def reference(a, b, ends):
@@ -79,7 +89,7 @@ grouped_matmul = Spec(
     ],
     # as matmul's: rounding inside a sum of K products is in proportion to the rms of the result
     tolerance=rms_bounds(fp32=5e-5, fp16=1e-4, bf16=1e-4),
-    refusable=odd_rows("K", "N"),
+    refusable=unaligned_rows("K", "N"),
 )
 
 

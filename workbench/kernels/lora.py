@@ -44,10 +44,10 @@ from workbench.spec import (
     Tolerance,
     Work,
     among,
-    odd_rows,
     stages,
     threads,
     tile,
+    unaligned_rows,
     value_or,
 )
 
@@ -87,7 +87,7 @@ lora = Spec(
         "fp16": Tolerance(relative=1e-3, rms_share=2e-3, rms=1e-3),
         "bf16": Tolerance(relative=1.6e-2, rms_share=1.6e-2, rms=5e-3),
     },
-    refusable=odd_rows("K", "N"),
+    refusable=unaligned_rows("K", "N"),
 )
 
 

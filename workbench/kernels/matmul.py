@@ -58,11 +58,11 @@ from workbench.spec import (
     Tensor,
     Work,
     among,
-    odd_rows,
     rms_bounds,
     stages,
     threads,
     tile,
+    unaligned_rows,
     value_or,
 )
 
@@ -95,7 +95,7 @@ matmul = Spec(
     # an error in proportion to that rms, whatever the element itself is: at K = 8192 an H200's
     # matrix unit is off by 1.5e-5 of it at most, cuBLAS alike. tf32 would be off by over 1e-3.
     tolerance=rms_bounds(fp32=5e-5, fp16=1e-4, bf16=1e-4),
-    refusable=odd_rows("K", "N"),
+    refusable=unaligned_rows("K", "N"),
 )
 
 
