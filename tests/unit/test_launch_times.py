@@ -75,8 +75,8 @@ def test_a_config_that_was_not_timed_is_neither_first_nor_last():
 
 
 def test_rows_of_another_alignment_tell_little():
-    lines = [(64, 1024, [1.0, 2.0, 3.0]), (64, 1000, [3.0, 2.0, 1.0])]
-    for n, block in ((1040, 1), (1001, 4)):
+    lines = [(64, 4096, [1.0, 2.0, 3.0]), (64, 4100, [3.0, 2.0, 1.0])]
+    for n, block in ((4112, 1), (4099, 4)):
         assert table(lines).expect("bf16", {"M": 64, "N": n})[0].config["block"] == block
 
 
@@ -125,6 +125,21 @@ def test_a_launch_takes_the_config_that_is_expected_to_be_the_fastest(tmp_path):
     assert (first.impl.name, values(first.config)) == (expected.impl, dict(expected.config))
     assert first.ratio == expected.ratio <= min(c.ratio for c in others if c.ratio)
     assert "by the times measured at sizes like these" in first.text
+
+
+@pytest.mark.parametrize("kernel", ("layer_norm", "softmax", "reduce"))
+@pytest.mark.parametrize(("m", "n"), [(1, 128), (3, 5000), (300, 20_000), (4096, 60_000)])
+def test_an_impl_has_the_first_config_that_can_run(kernel, m, n, tmp_path):
+    sizes = {"M": m, "N": n}
+    chosen = {c.impl.name: values(c.config) for c in untuned(kernel, sizes, tmp_path)}
+    ours = {i.name: i for i in spec_of(kernel).impls if i.backend == "triton"}
+    first = {}
+    for one in launch_times("sm_90", kernel).expect("bf16", sizes):
+        impl = ours[one.impl]
+        config = impl.config(**one.config)
+        if impl.rejection_reason(config, H200.limits, "bf16", sizes) is None:
+            first.setdefault(one.impl, dict(one.config))
+    assert first and first == {name: chosen[name] for name in first}
 
 
 def test_the_users_own_calibration_comes_first(tmp_path, monkeypatch):
