@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from nightly import nightly
 from task_files import ADD, NORM, OF_MODEL, SOFTPLUS, SOLUTION
 
 import workbench as wb
@@ -12,8 +13,11 @@ WRONG = {OF_MODEL: ("y * w * scale", "y * w"), SOLUTION: ("* w\\n", "\\n"),
          ADD / "submission.py": ("a * 2.0 + b", "a * 2.0 - b")}  # fmt: skip
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("task", "submission"), EXAMPLES)
+# The others nightly: ten seconds each.
+BY_DAY = [pytest.param(*one, marks=() if one[0] is ADD else nightly) for one in EXAMPLES]
+
+
+@pytest.mark.parametrize(("task", "submission"), BY_DAY)
 def test_an_example_of_each_format_is_correct_on_evidence(task, submission, tmp_path):
     result = wb.evaluate(submission, task=task, device="h200", progress=False)
     assert (result.verdict, result.claims) == ("correct", ()), str(result)

@@ -30,7 +30,7 @@ def test_what_needs_a_gpu_calls_what_is_there(folder):
 
 @pytest.mark.nightly
 def test_a_renamed_option_is_found(tmp_path):
-    text = "from workbench.commands.options import SweepOptions\n\n"
+    text = "from workbench.commands.sweep import SweepOptions\n\n"
     file = tmp_path / "test_it.py"
     file.write_text(text + "\ndef test_it():\n    SweepOptions(name='a', metric=3)\n")
     (one,) = complaints(file)

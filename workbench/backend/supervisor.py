@@ -138,9 +138,13 @@ class _Supervisor:
         """Pass a signal on, but Ctrl-C later: the terminal sends it to the child as well."""
         if number != signal.SIGINT:
             self._send(number)
-        if number in _SIGNALS and self._stop is None:
+        # A program ends by its own signal, often before the next poll: what follows is not stopped.
+        if number in _SIGNALS and self._stop is None and not self._runs_program():
             self._stop, self._stop_s = number, time.monotonic()
             self._is_passed_on = number != signal.SIGINT
+
+    def _runs_program(self) -> bool:
+        return any(mark.is_program for mark in self._marks.running())
 
     def _send(self, number: int) -> None:
         if self._pid:
@@ -173,7 +177,7 @@ class _Supervisor:
         """End the child where the user's code has outlasted its limit, or where it goes on after a
         stop. A program that it waits for has signals of its own."""
         now, running = time.monotonic(), self._marks.running()
-        if any(mark.is_program for mark in running):
+        if self._runs_program():
             self._stop = None
         if self._stop is not None:
             self._check_stop(self._stop, now, running)

@@ -181,7 +181,7 @@ def _extent_faults(spec: Spec) -> Iterator[str]:
         if not fine or any(type(n) is not int or n < 1 for n in (extent.multiple, *extent.choices)):
             yield (
                 f"extents gives {axis} {short(extent)}; write Extent(multiple=16) or "
-                "Extent(among=(64, 128)), in whole numbers above 0"
+                "Extent(choices=(64, 128)), in whole numbers above 0"
             )
 
 

@@ -67,10 +67,10 @@ class LaunchTimes:
         if not alike or set(axes) != sizes.keys():
             return []
         extents = [[self.sizes[n][axis] for axis in axes] for n in alike]
-        most = [max(one) for one in zip(*extents, strict=True)]
-        here = _place([min(sizes[axis], m) for axis, m in zip(axes, most, strict=True)])
         places = np.array([_place(one) for one in extents])
-        distance = np.sqrt(((places - np.array(here)) ** 2).sum(1))
+        # what is longer than all that was measured is like the longest
+        here = np.minimum(_place([sizes[axis] for axis in axes]), [*places.max(0)[:-1], APART])
+        distance = np.sqrt(((places - here) ** 2).sum(1))
         nearest = np.sort(distance)
         if nearest[0] > FAR:
             return []

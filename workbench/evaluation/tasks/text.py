@@ -89,7 +89,7 @@ def kernel_text(files: TaskFiles) -> bytes:
         "def workbench_launch(*inputs):\n"
         f"    global {DEVICE}\n"
         f"    {DEVICE} = inputs[0].device\n"
-        f"    return workbench_task.called({files.entry}, inputs)\n"
+        f"    return workbench_task.call_submission({files.entry}, inputs)\n"
     )
     return text + tail.encode()
 
