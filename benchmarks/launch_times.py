@@ -39,6 +39,7 @@ from workbench.device.bounds import cache_bytes
 from workbench.device.calibration import numbers_text
 from workbench.device.launch_times import LAUNCHES, LaunchTimes, launch_times
 from workbench.spec import Impl
+from workbench.tuner.design import halton
 
 SEEN = HERE / "data" / "ops_choice_h100.json.xz"
 NEAR_BEST = 1.12
@@ -46,16 +47,6 @@ WIDEST = 2**27  # elements of a tensor of rows, at most
 GRAPH_S, WINDOW_S, SAMPLES = 1.2e-4, 2e-3, 5
 SLOW = 3.0  # times the best so far: not timed
 Times = dict[tuple[str, str], float]  # microseconds by Impl and config
-
-
-def halton(i: int, base: int) -> float:
-    """Return the i-th number of van der Corput's sequence in a base."""
-    result, share = 0.0, 1.0
-    while i:
-        share /= base
-        i, digit = divmod(i, base)
-        result += share * digit
-    return result
 
 
 def sizes_of(kernel: str, i: int) -> Sizes:
@@ -85,9 +76,10 @@ def configs_of(kernel: str) -> list[tuple[str, Mapping[str, int]]]:
         return list(table.configs)
     found: dict[tuple[str, str], tuple[str, Mapping[str, int]]] = {}
     for problem in json.loads(lzma.decompress(SEEN.read_bytes())):
-        if problem["kernel"] == kernel and problem["times"]:
-            limit = NEAR_BEST * min(one["us"] for one in problem["times"])
-            for one in problem["times"]:
+        times = [one for one in problem["times"] if one["phase"] == "first_pass"]
+        if problem["kernel"] == kernel and times:
+            limit = NEAR_BEST * min(one["us"] for one in times)
+            for one in times:
                 if one["us"] <= limit:
                     found[one["impl"], numbers_text(one["config"])] = one["impl"], one["config"]
     return [found[key] for key in sorted(found)]
@@ -113,7 +105,9 @@ def compile_all(job: tuple[str, Sizes]) -> str:
     from workbench.measurement import inputs
 
     kernel, sizes = job
-    few = {**sizes, "M": min(sizes["M"], 64)} if "M" in sizes else sizes
+    few = dict(sizes)
+    if sizes.get("M", 0) > 64:  # code is made for multiples of 16, and for others
+        few["M"] = 65 if sizes["M"] % 16 else 64
     said = ""
     try:
         given = inputs.make(catalog.spec_of(kernel), few, dtype_of(kernel), "cuda", 0)
@@ -182,7 +176,7 @@ def write_table(
 
 
 def stored(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Times]]]:
-    """Return the head of a kernel's table and its lines, times over the fastest of each size."""
+    """Return the head of a kernel's table and its lines."""
     table = launch_times("sm_90", kernel)
     if table is None:
         return {}, []

@@ -192,10 +192,10 @@ def test_a_fixed_order_gives_each_point_once():
 
 
 def test_van_der_corput_mirrors_digits():
-    assert [design._halton(i, 2) for i in range(1, 8)] == [
+    assert [design.halton(i, 2) for i in range(1, 8)] == [
         *(0.5, 0.25, 0.75, 0.125, 0.625, 0.375, 0.875)
     ]
-    assert [design._halton(i, 3) for i in (1, 2, 3, 4, 9)] == pytest.approx(
+    assert [design.halton(i, 3) for i in (1, 2, 3, 4, 9)] == pytest.approx(
         [1 / 3, 2 / 3, 1 / 9, 4 / 9, 1 / 27]
     )
 

@@ -109,6 +109,10 @@ def _end_with_parent(alive: int) -> None:
     os._exit(stopped_by(signal.SIGKILL))
 
 
+def _has_program(running: Sequence[Mark]) -> bool:
+    return any(mark.is_program for mark in running)
+
+
 class _Supervisor:
     """Wait for the child, end it where the user's code outlasts its limit or a stop does not end,
     and say how it ended."""
@@ -139,12 +143,9 @@ class _Supervisor:
         if number != signal.SIGINT:
             self._send(number)
         # A program ends by its own signal, often before the next poll: what follows is not stopped.
-        if number in _SIGNALS and self._stop is None and not self._runs_program():
+        if number in _SIGNALS and self._stop is None and not _has_program(self._marks.running()):
             self._stop, self._stop_s = number, time.monotonic()
             self._is_passed_on = number != signal.SIGINT
-
-    def _runs_program(self) -> bool:
-        return any(mark.is_program for mark in self._marks.running())
 
     def _send(self, number: int) -> None:
         if self._pid:
@@ -177,7 +178,7 @@ class _Supervisor:
         """End the child where the user's code has outlasted its limit, or where it goes on after a
         stop. A program that it waits for has signals of its own."""
         now, running = time.monotonic(), self._marks.running()
-        if self._runs_program():
+        if _has_program(running):
             self._stop = None
         if self._stop is not None:
             self._check_stop(self._stop, now, running)

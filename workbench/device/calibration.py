@@ -253,7 +253,7 @@ def is_calibrated_here(device: str, kernel: str, dtype: str) -> bool:
     own, stamp = own_path(device), _stamp(own_path(device))
     if stamp is None:
         return False
-    ours = _merge_calibrations(own, None, own, stamp, kernel)
+    ours = _merge_calibrations(own, None, own, stamp, kernel)  # without those that are shipped
     return ours is not None and (kernel, dtype) in ours.kernels
 
 

@@ -385,6 +385,12 @@ def left_out(kernel: CalibratedKernel) -> list[float]:
 
 KERNELS = "workbench.kernels."  # modules of kernels that a calibration is of
 
+
+def is_shipped(spec: Spec) -> bool:
+    """Return whether an Impl of a Spec comes with the workbench: only these have stored times."""
+    return any(impl.launch.__module__.startswith(KERNELS) for impl in spec.impls)
+
+
 _KERNELS: dict[tuple[object, ...], CalibratedKernel | None] = {}
 
 
@@ -394,8 +400,7 @@ def kernels_for(
     """Yield what corrects the model for a kernel at sizes like these, from all of its times: of the
     device's calibration, then of those of devices of the same architecture, in this dtype and the
     other one of 16 bits. Each is kept for later calls. Raises CalibrationError."""
-    ours = (impl.launch.__module__.startswith(KERNELS) for impl in spec.impls)
-    if dtype is None or not any(ours):
+    if dtype is None or not is_shipped(spec):
         return
     aligned = is_aligned(spec, sizes)
     for source in same_architecture(device):

@@ -79,12 +79,8 @@ class LaunchTimes:
         us = self.us[alike]
         logs = np.minimum(np.log(us / np.nanmin(us, axis=1, keepdims=True)), MOST)
         expected = weights @ np.where(np.isnan(us), UNTIMED, logs) / weights.sum()
-        order = (int(n) for n in np.argsort(expected))
-        return [
-            ExpectedLaunch(impl, config, math.exp(expected[n]))
-            for n in order
-            for impl, config in [self.configs[n]]
-        ]
+        order = [int(n) for n in np.argsort(expected)]
+        return [ExpectedLaunch(*self.configs[n], ratio=math.exp(expected[n])) for n in order]
 
 
 def _place(extents: Sequence[int]) -> list[float]:
@@ -110,15 +106,22 @@ def launch_times(arch: str, kernel: str) -> LaunchTimes | None:
     try:
         heads = [head for head in lines[0] if head not in ("sizes", "dtype")]
         cells = [[float(line[head] or "nan") for head in heads] for line in lines]
-        sizes, dtypes = (
-            [plain_numbers(line["sizes"]) for line in lines],
-            [x["dtype"] for x in lines],
-        )
-        us = np.array(cells)
+        sizes = [plain_numbers(line["sizes"]) for line in lines]
+        dtypes = [line["dtype"] for line in lines]
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise CalibrationError(
             f"{path} is damaged ({type(error).__name__}: {short(str(error))}); install the "
             "workbench again."
         ) from None
     configs = [(head.partition(" ")[0], plain_numbers(head.partition(" ")[2])) for head in heads]
-    return LaunchTimes(metadata, configs, sizes, dtypes, us)
+    return LaunchTimes(metadata, configs, sizes, dtypes, np.array(cells))
+
+
+@lru_cache(maxsize=256)
+def expected_launches(
+    arch: str, kernel: str, dtype: str, sizes: tuple[tuple[str, int], ...]
+) -> Sequence[ExpectedLaunch]:
+    """Return what the times of a kernel say of its configs at sizes, as `LaunchTimes.expect` does;
+    kept, for each Impl of the kernel asks. Raises CalibrationError as `launch_times` does."""
+    table = launch_times(arch, kernel)
+    return table.expect(dtype, dict(sizes)) if table else ()

@@ -44,10 +44,10 @@ from workbench.device.calibration import (
     is_calibrated_here,
     measured_cases,
 )
-from workbench.device.correction import CLEAR, KERNELS, best_estimate
+from workbench.device.correction import CLEAR, best_estimate, is_shipped
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
-from workbench.device.launch_times import ExpectedLaunch, launch_times
+from workbench.device.launch_times import ExpectedLaunch, expected_launches
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
 LOGGER = logging.getLogger("workbench")
@@ -190,14 +190,14 @@ def _measured_launch(
 def _expected_launches(
     spec: Spec, device: Device, dtype: str, sizes: Sizes
 ) -> Sequence[ExpectedLaunch]:
-    ours = (impl.launch.__module__.startswith(KERNELS) for impl in spec.impls)
+    """Return the configs of all Impls by the times measured at sizes like these, the fastest first;
+    none where the user has a calibration, which comes first even where it cannot be read."""
     try:
-        if not any(ours) or is_calibrated_here(device.name, spec.name, dtype):
+        if not is_shipped(spec) or is_calibrated_here(device.name, spec.name, dtype):
             return ()
     except CalibrationError:  # `_calibrate` says it
         return ()
-    table = launch_times(device.limits.arch, spec.name)
-    return table.expect(dtype, sizes) if table else ()
+    return expected_launches(device.limits.arch, spec.name, dtype, tuple(sizes.items()))
 
 
 def _calibrate(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:

@@ -46,12 +46,12 @@ def _points(spec: Spec) -> Iterator[dict[str, int]]:
     high = {a: x + (x >= LONG and x > low[a]) for a, x in high.items()}
     free = [a for a in axes if high[a] > low[a]]
     for i in range(1, TRIES):
-        at = {a: _halton(i, PRIMES[free.index(a) % len(PRIMES)]) for a in free}
+        at = {a: halton(i, PRIMES[free.index(a) % len(PRIMES)]) for a in free}
         exact = {a: 2 ** (low[a] + at.get(a, 0.0) * (high[a] - low[a])) for a in axes}
         yield spec.nearest_sizes({a: round_extent(x) for a, x in exact.items()})
 
 
-def _halton(i: int, base: int) -> float:
+def halton(i: int, base: int) -> float:
     """Return the i-th number of van der Corput's sequence in a base: its digits, mirrored at the
     point."""
     result, share = 0.0, 1.0
