@@ -66,11 +66,12 @@ class Step:
 def suite() -> dict[str, str]:
     """All experiments by name, with what the command line calls them: a name, or an example's
     path."""
-    from workbench.catalog import EXAMPLES, names_in
+    from workbench.catalog import EXAMPLES
+    from workbench.experiments import experiment_names
 
-    files = sorted(EXAMPLES.glob("*/*.py"))
-    paths = {p.stem: str(p) for p in files if "\nEXPERIMENT =" in p.read_text("utf-8")}
-    return {**{name: name for name in names_in("workbench.experiments")}, **paths}
+    names = {name: name for name in experiment_names()}
+    files = [p for p in sorted(EXAMPLES.glob("*/*.py")) if p.stem not in names]
+    return {**names, **{p.stem: str(p) for p in files if "\nEXPERIMENT =" in p.read_text("utf-8")}}
 
 
 def steps(times: int, only: Sequence[str] = ()) -> list[Step]:
