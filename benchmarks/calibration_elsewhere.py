@@ -54,7 +54,7 @@ def choices() -> Iterator[Choice]:
         if at[0] != KERNEL or not is_aligned(spec, sizes):
             continue
         known = {
-            _at(row["impl"], plain_numbers(row["config"])): float(row["median_us"]) * 1e-6
+            _config_key(row["impl"], plain_numbers(row["config"])): float(row["median_us"]) * 1e-6
             for row in rows
         }
         impls = [catalog.impl_of(spec, name) for name in IMPLS]
@@ -65,13 +65,13 @@ def choices() -> Iterator[Choice]:
             sizes,
             impl.name,
             estimate.config,
-            known.get(_at(impl.name, values(estimate.config))),
+            known.get(_config_key(impl.name, values(estimate.config))),
             min(known.values()),
-            known.get(_at(IMPLS[0], values(default))),
+            known.get(_config_key(IMPLS[0], values(default))),
         )
 
 
-def _at(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
+def _config_key(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
     return impl, tuple(sorted(config.items()))
 
 

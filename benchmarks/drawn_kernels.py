@@ -45,14 +45,14 @@ def is_jit(node: ast.AST) -> bool:
     return any(name in ("jit", "triton.jit") for name in named)
 
 
-def launched(tree: ast.AST) -> Iterator[str]:
+def launched_names(tree: ast.AST) -> Iterator[str]:
     """Return the names in `name[...](...)` outside of functions that Triton compiles."""
     for node in ast.iter_child_nodes(tree):
         if is_jit(node):
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
             yield ast.unparse(node.func.value).rpartition(".")[2]
-        yield from launched(node)
+        yield from launched_names(node)
 
 
 def is_out(path: str) -> bool:
@@ -72,7 +72,7 @@ def candidates(archive: Path) -> Iterator[tuple[str, str, str]]:
             tree = ast.parse(text)
         except SyntaxError:
             continue
-        names.update(launched(tree))
+        names.update(launched_names(tree))
         functions += [
             (path, node.name, ast.dump(node))
             for node in tree.body

@@ -175,7 +175,7 @@ class Replay:
             replace(
                 Candidate.create(r.impl, dict(r.config)),
                 key=k,
-                predicted_s=self._seen(k, r.guess_s),
+                predicted_s=self._shown_s(k, r.guess_s),
             )
             for k, r in self._rows.items()
         ]
@@ -201,7 +201,7 @@ class Replay:
             pass
         return self._order[:count]
 
-    def _seen(self, key: str, seconds: float) -> float:
+    def _shown_s(self, key: str, seconds: float) -> float:
         return math.inf if self._shown is Shown.NONE else seconds * self._factor[key]
 
     def _measure(self) -> bool:
@@ -228,7 +228,7 @@ class Replay:
     def _came(self, compiled: Sequence[Candidate]) -> None:
         for point in compiled:
             row = self._rows[point.key]
-            self._search.revise(point, self._seen(point.key, row.predicted_s))
+            self._search.revise(point, self._shown_s(point.key, row.predicted_s))
             if row.binary in self._screened_s:
                 self._search.tell(point, self._screened_s[row.binary])
             else:
@@ -246,7 +246,7 @@ class Replay:
         return min(self._exact_s[b] for b in entrants[:FINALISTS])
 
 
-def replayed(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> list[dict]:
+def replay_strategy(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> list[dict]:
     """One entry a table, with the regrets by fraction, each a list over seeds."""
     return [
         {
@@ -263,18 +263,18 @@ def replayed(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> 
 class StoppingReplay(Replay):
     """The default search over one table, with the noise of one seed."""
 
-    stated: float | None = None  # the chance at its stop; None where it tried all
+    stated_chance: float | None = None  # the chance at its stop; None where it tried all
 
     def run(self, stop: StopRule) -> dict:
         """Measure until the rule stops it."""
         for chance in self._chances(stop):
             if chance <= stop.chance:
-                self.stated = chance
+                self.stated_chance = chance
                 break
         return {
             "measured": len(self._screened_s), "binaries": self._binaries,
             "given": self._given, "regret": self._answer_s() / self._least_s() - 1,
-            "stated": self.stated,
+            "stated": self.stated_chance,
         }  # fmt: skip
 
     def calibration(self, stop: StopRule) -> list[tuple[float, bool]]:
@@ -353,7 +353,7 @@ def several_impls(rows: Sequence[Row], seed: int, impls: int = 5) -> list[Row]:
     ]
 
 
-def stopped(
+def replay_stopping(
     shown: Shown,
     seeds: Sequence[int],
     made: bool = False,
@@ -436,7 +436,7 @@ def stops(seeds: Sequence[int]) -> list[dict]:
     ):  # fmt: skip
         title = f"predictions {shown.value}{', several Impls' if made else ''}"
         print(f"\n{title}")
-        entries = stopped(shown, seeds, made)
+        entries = replay_stopping(shown, seeds, made)
         show_stops(title, entries)
         results += entries
     return results
@@ -452,7 +452,7 @@ def main() -> None:
     if args.runs:
         seeds = range(100, 100 + args.seeds)
         given = dict(map(rows_of_run, args.runs))
-        found = stopped(Shown.FULL, seeds, given=given)
+        found = replay_stopping(Shown.FULL, seeds, given=given)
         show_stops("exhaustive sweeps", found)
         Path(args.out).write_text(json.dumps(found))
         return
@@ -465,7 +465,7 @@ def main() -> None:
     results = []
     for strategy, shown in cases:
         try:
-            entries = replayed(strategy, shown)
+            entries = replay_strategy(strategy, shown)
         except SearchError as error:
             print(f"\n{strategy.value}: {error}")
             continue

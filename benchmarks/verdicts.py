@@ -56,7 +56,7 @@ PAIRS = {
 }
 
 
-def compared(left: Side, right: Side) -> dict[str, Any]:
+def compare_pair(left: Side, right: Side) -> dict[str, Any]:
     """One comparison, with its seconds."""
     from workbench.measurement import worker
     from workbench.measurement.candidate import Candidate, Refusal
@@ -90,7 +90,7 @@ def series(name: str, pair: Pair, count: int, end_s: float, keep: Any) -> None:
             if time.perf_counter() > end_s:
                 say(f"{name}: its time is over after {number} of {count}")
                 return
-            result = compared(pair.left, right)
+            result = compare_pair(pair.left, right)
             keep(name, kind, result)
             if number < 2 or result["word"] in ("none", "INCONCLUSIVE") or wrong(kind, result):
                 say(f"{name} {kind} {number}: {text(result)}")

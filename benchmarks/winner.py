@@ -18,7 +18,7 @@ from concurrent.futures import as_completed
 from contextlib import closing
 from pathlib import Path
 
-from exhaustive import compiled, legal
+from exhaustive import compile_resources, legal
 
 from workbench import catalog
 from workbench.backend.measuring import Measuring
@@ -56,7 +56,7 @@ def exhaustive(kernel, dtype):
     with Workers(max(1, cpu_count() - 1)) as pool, closing(Measuring()) as gpu:
         device, *_ = gpu.describe(None)
         futures = {
-            pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
+            pool.submit(compile_resources, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
             for i, c in legal(kernel, sizes, dtype, device)
         }
         seen = {}

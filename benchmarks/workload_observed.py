@@ -51,11 +51,11 @@ class Observer:
         Not of a program that uses torch.compile, which compiles again once the hook is gone."""
         from torch.nn.modules.module import register_module_forward_pre_hook
 
-        def started(*_: Any) -> None:
+        def note_start(*_: Any) -> None:
             hook.remove()
             self._began = time.perf_counter()
 
-        hook = register_module_forward_pre_hook(started)
+        hook = register_module_forward_pre_hook(note_start)
 
     def step(self) -> None:
         """Hear that a step is over. What is done here is not part of the next one."""
@@ -101,11 +101,11 @@ class Counting:
         self._file, self.compiled = file, set()
         before = knobs.runtime.jit_post_compile_hook
 
-        def compiled(*args: Any, **named: Any) -> Any:
+        def note_compilation(*args: Any, **named: Any) -> Any:
             self.compiled.add(named["fn"].name.split(".")[-1])
             return before(*args, **named) if before is not None else None
 
-        knobs.runtime.jit_post_compile_hook = compiled
+        knobs.runtime.jit_post_compile_hook = note_compilation
 
     def begin(self) -> None:
         import torch
@@ -170,7 +170,7 @@ def compile_share(name: str, share: int, shares: int) -> None:
 
     number = 0
 
-    def compiled(self: Any, *args: Any, **kwargs: Any) -> None:
+    def compile_configs(self: Any, *args: Any, **kwargs: Any) -> None:
         nonlocal number
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         for config in self.prune_configs(kwargs):
@@ -180,7 +180,7 @@ def compile_share(name: str, share: int, shares: int) -> None:
                     kernel = self.fn.run(*args, **{**kwargs, **config.all_kwargs(), "warmup": True})
                     kernel._init_handles()  # the launcher, in C
 
-    autotuner.Autotuner.run = compiled  # type: ignore[method-assign]
+    autotuner.Autotuner.run = compile_configs  # type: ignore[method-assign]
     run(name, 1)
     print(f"{name}: share {share} of {shares}, {number} configs in all", flush=True)
 

@@ -111,14 +111,14 @@ def knobs(impl: Impl) -> str:
 def defaults(impl: Impl) -> str:
     if impl.backend == "torch":
         return ""
-    said = [declared(impl, impl.config())]
+    said = [declared_config(impl, impl.config())]
     known: dict[str, list[str]] = {}
     for at, config in impl.defaults.items():
-        known.setdefault(declared(impl, config), []).append(at)
+        known.setdefault(declared_config(impl, config), []).append(at)
     return "; ".join([*said, *(f"{', '.join(at)}: {text}" for text, at in known.items())])
 
 
-def declared(impl: Impl, config: Any) -> str:
+def declared_config(impl: Impl, config: Any) -> str:
     """A default as the file has it: the values that it names, then what the sizes decide."""
     open_ = [name for name in impl.auto if getattr(config, name) == AUTO]
     named = {name: value for name, value in values(config).items() if name not in open_}
@@ -174,7 +174,7 @@ def rules() -> str:
     return f"{head}<!-- rules -->\n{chr(10).join(lines)}\n<!-- /rules -->{tail}"
 
 
-def ranked(measured: Sequence[Mapping[str, Any]]) -> str:
+def rank_impls(measured: Sequence[Mapping[str, Any]]) -> str:
     """The times of the Impls of each measured case: what operations choose by. All devices are of
     one architecture, and the last one that measured a case counts."""
     cases_of = {n: c for device in measured for n, c in device["cases"].items()}
@@ -210,7 +210,7 @@ def drawn_lines() -> Iterator[str]:
             continue
         timed = [one for one in problem["times"] if one["phase"] == "first_pass"]
         times = dict[str, float]()
-        for choice in ops_choice.untuned(problem):
+        for choice in ops_choice.untuned_choices(problem):
             ours = [one for one in timed if one["impl"] == choice.impl.name]
             if ours:
                 usual = [one for one in ours if one["config"] == dict(values(choice.config))]
@@ -295,7 +295,7 @@ def all_pages() -> dict[Path, str]:
         **made,
         OPS / "__init__.pyi": stub(specs),
         CALLS: calls_stub(),
-        IMPLS / "sm_90.csv": ranked(measured),
+        IMPLS / "sm_90.csv": rank_impls(measured),
     }
 
 
