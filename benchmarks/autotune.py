@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import LISTS, Ended, Swept, run_command, save, say, show, sweep, task, write_answer
+from runs import LISTS, Ended, Swept, run_command, save, say, show, sweep, task, write_reply
 
 DTYPE = "bf16"
 NAMES = ("matmul", "softmax", "rms_norm", "copy")
@@ -68,7 +68,7 @@ class Progress:
         self.result["at"] = time.time()
         if self.result["at"] - self._noted_s > EVERY_S:
             self._noted_s = self.result["at"]
-            write_answer(self._reply, self.result)
+            write_reply(self._reply, self.result)
         return times
 
 
@@ -95,7 +95,7 @@ def run_autotuner(kernel: str, answer: str) -> None:
         "best": config_values(best),
         "best_s": tuner.configs_timings[best][0] / 1e3,
     }
-    write_answer(answer, {**progress.result, **more})
+    write_reply(answer, {**progress.result, **more})
 
 
 def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None:
@@ -115,7 +115,7 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None
         else {"reason": r.reason}
         for r in results
     ]
-    write_answer(answer, result)
+    write_reply(answer, result)
 
 
 # Here: both sides
@@ -146,7 +146,7 @@ def ours(kernel: str, folder: Path, limit_s: float, *more: str) -> Swept:
     return sweep("full", kernel, DTYPE, folder, limit_s, *more)
 
 
-def told_ours(what: str, result: Swept) -> None:
+def report_sweep(what: str, result: Swept) -> None:
     """A line on one sweep."""
     if result.table_s is None:
         say(f"  sweep {what}: no table: {result.process.reason}")
@@ -158,7 +158,7 @@ def told_ours(what: str, result: Swept) -> None:
     )
 
 
-def told_theirs(what: str, result: Mapping[str, Any]) -> None:
+def report_autotuner(what: str, result: Mapping[str, Any]) -> None:
     """A line on one tuning by triton.autotune."""
     if "table_s" not in result:
         say(f"  autotune {what}: nothing: {result['why']}")
@@ -175,11 +175,11 @@ def both(name: str, context: argparse.Namespace, folder: Path, keep: Any) -> Non
     runs = {"cold": [], "warm": ["--fresh"]} if context.warm else {"cold": []}
     for what, more in runs.items():
         result = ours(kernel, left, context.sweep_limit_s, *more)
-        told_ours(what, result)
+        report_sweep(what, result)
         keep(f"sweep_{what}", result.plain)
     for what in runs if context.autotune_limit_s > 0 else ():
         tuned = theirs(kernel, right, context.autotune_limit_s)
-        told_theirs(what, tuned)
+        report_autotuner(what, tuned)
         keep(f"autotune_{what}", tuned)
         if not tuned.get("whole"):
             say("  autotune was not done, so its compile cache is not warm: no second run")

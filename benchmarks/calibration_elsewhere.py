@@ -78,10 +78,10 @@ def _config_key(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
 def main() -> None:
     for one in choices():
         at = ",".join(f"{axis}={extent}" for axis, extent in one.sizes.items())
-        found = "not in the table" if one.regret is None else f"{one.regret:+.1%}"
+        loss_text = "not in the table" if one.regret is None else f"{one.regret:+.1%}"
         default = f"{one.default_s / one.best_s - 1:+.1%}" if one.default_s else "not in the table"
         best = console_microseconds(one.best_s)
-        print(f"{at}: best {best}; chosen {one.impl} {found}; default {default}")
+        print(f"{at}: best {best}; chosen {one.impl} {loss_text}; default {default}")
 
 
 if __name__ == "__main__":

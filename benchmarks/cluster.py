@@ -33,7 +33,7 @@ from typing import Any
 
 from runs import ROOT, Ended, read_events, run_command, save, say, show
 
-ASKED = 1.7  # times as fast with two GPUs
+LEAST_GAIN = 1.7  # times as fast with two GPUs
 SIZES = ("M=4096,N=4096,K=4096", "M=8192,N=4096,K=4096", "M=4096,N=8192,K=4096",
          "M=8192,N=8192,K=4096")  # fmt: skip
 TOY_SIZES = tuple(f"N={1024 * 2**i}" for i in range(8))
@@ -186,7 +186,7 @@ def verdict(result: dict[str, Any]) -> Sequence[str]:
     if late := [n for n in ("one", "two") if result[n]["exit"] is None]:
         return [f"no ratio: cut off at its limit: {', '.join(late)}"]
     lines = [
-        f"wall time: two GPUs are {one['wall_s'] / two['wall_s']:.2f}x as fast; {ASKED}x asked"
+        f"wall time: two GPUs are {one['wall_s'] / two['wall_s']:.2f}x as fast; {LEAST_GAIN}x asked"
     ]
     if one["at_work_s"] and two["at_work_s"]:
         ratio = one["at_work_s"] / two["at_work_s"]

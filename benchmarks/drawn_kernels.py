@@ -91,15 +91,15 @@ def main() -> None:
             if text not in texts:
                 texts.add(text)
                 new.append((path, name))
-    by_package = {package: found for package, found in by_package.items() if found}
-    for package, found in by_package.items():
-        print("#", *package, len(found), sep="\t", file=sys.stderr)
+    by_package = {package: functions for package, functions in by_package.items() if functions}
+    for package, functions in by_package.items():
+        print("#", *package, len(functions), sep="\t", file=sys.stderr)
     dice, drawn = random.Random(SEED), []
     taken = dict.fromkeys(by_package, 0)
     while len(drawn) < COUNT:
         package = dice.choice([p for p in by_package if by_package[p] and taken[p] < MOST_OF_ONE])
-        found = by_package[package]
-        drawn.append((*package, *found.pop(dice.randrange(len(found)))))
+        functions = by_package[package]
+        drawn.append((*package, *functions.pop(dice.randrange(len(functions)))))
         taken[package] += 1
     print(f"# seed {SEED}; columns: package, version, file, function")
     for row in sorted(drawn):

@@ -238,7 +238,7 @@ def spread(values: Sequence[float]) -> float | None:
     return 100 * (max(values) / min(values) - 1) if len(values) >= REPEATS else None
 
 
-def yardstick_share(name: str, one: Mapping[str, Any]) -> float | None:
+def reference_share(name: str, one: Mapping[str, Any]) -> float | None:
     """A rate over the best of its yardsticks, the one beside it and the one given; for a launch the
     yardstick's time over its own. None where there is none."""
     beside = (one.get("library") or {}).get("value", 0.0)
@@ -263,7 +263,7 @@ def ceiling_rows(result: VariantResult) -> list[list[Any]]:
         known = [one for one in each if "value" in one]
         unit = next((one["unit"] for one in each if "unit" in one), "")
         scale, shown = SCALES.get(unit, (1.0, unit))
-        shares = [s for one in known if (s := yardstick_share(name, one)) is not None]
+        shares = [s for one in known if (s := reference_share(name, one)) is not None]
         reason = [w for one in each for w in (one.get("why"), one.get("unchecked")) if w]
         cells = [one["value"] / scale if "value" in one else None for one in each]
         yard = next((one["library"]["name"] for one in known if one.get("library")), None)
@@ -469,22 +469,22 @@ def report(result: VariantResult, times: int, device: str | None) -> None:
 def main() -> None:
     wanted = parse_options()
     results = wanted.result
-    found_steps: dict[str, Any] = results["steps"]
+    known_steps: dict[str, Any] = results["steps"]
 
     def keep(key: str, result: dict[str, Any]) -> None:
-        found_steps[key] = result
+        known_steps[key] = result
         save(wanted.out, results)
 
     end_s = time.perf_counter() + wanted.seconds
     todo = [
-        s for s in steps(wanted.times, wanted.only) if found_steps.get(s.key, {"why": 1})["why"]
+        s for s in steps(wanted.times, wanted.only) if known_steps.get(s.key, {"why": 1})["why"]
     ]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as passing:
         folder = Path(wanted.folder or passing).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         with closing(Runner(folder, wanted.device)) as runner:
             course(todo, end_s, runner, keep)
-    report(found_steps, wanted.times, wanted.device)
+    report(known_steps, wanted.times, wanted.device)
     if wanted.device:
         print(f"predicted for {wanted.device}: no kernel was timed, so no goal is met or missed")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import Progress, configs_of
-from runs import HERE, Swept, epoch_s, save, say, show, sweep, task, write_answer
+from runs import HERE, Swept, epoch_s, save, say, show, sweep, task, write_reply
 
 KERNEL = str(HERE / "faulty_kernel.py")
 DTYPE = "bf16"
@@ -53,14 +53,14 @@ def tuned_space(faults: Sequence[int], good: int, answer: str) -> None:
     listed = [faulty_config(module, c) for c in space if c.fault in faults or c in kept]
     tuner = triton.autotune(configs=listed, key=["N"])(module._doubled)
     progress = Progress(tuner, answer, len(listed))
-    write_answer(answer, progress.result)
+    write_reply(answer, progress.result)
     (x,) = inputs.make(module.faulty, sizes, DTYPE, "cuda")
     y = torch.empty_like(x)
     tuner[lambda meta: (triton.cdiv(sizes["N"], meta["BLOCK_N"]),)](x, y, sizes["N"])
     torch.cuda.synchronize()
     right = bool(torch.equal(y, x + x))
     best = str(tuner.best_config)
-    write_answer(answer, {**progress.result, "best": best, "right": right})
+    write_reply(answer, {**progress.result, "best": best, "right": right})
 
 
 def faulty_config(module: Any, config: Any) -> Any:

@@ -136,14 +136,14 @@ def _segfaults(x, y, config):
 
 
 def _elsewhere(x, y, config):
-    with torch.cuda.stream(_side()):
+    with torch.cuda.stream(_second_stream()):
         return _launch(x, y, config)
 
 
 def _half_forked(x, y, config):
     half = x.shape[0] // 2
-    _side().wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(_side()):
+    _second_stream().wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(_second_stream()):
         _launch(x[half:], y[half:], config)
     _launch(x, y, config, half)
     return y
@@ -151,7 +151,7 @@ def _half_forked(x, y, config):
 
 def _half_elsewhere(x, y, config):
     half = x.shape[0] // 2
-    with torch.cuda.stream(_side()):
+    with torch.cuda.stream(_second_stream()):
         _launch(x[half:], y[half:], config)
     _launch(x, y, config, half)
     return y
@@ -213,13 +213,13 @@ def _once(x, y, config):
     return _known["y"]
 
 
-_side_stream: list = []
+_streams: list = []
 
 
-def _side():
-    if not _side_stream:
-        _side_stream.append(torch.cuda.Stream())
-    return _side_stream[0]
+def _second_stream():
+    if not _streams:
+        _streams.append(torch.cuda.Stream())
+    return _streams[0]
 
 
 _TRICKS = {

@@ -27,7 +27,7 @@ from typing import Any
 
 from runs import HERE, ROOT, Compile, fill_cache, save, say, show
 
-PEERS = HERE / "data" / "peers_h200.json"
+PEER_FILE = HERE / "data" / "peers_h200.json"
 COPY = 4240e9  # bytes a second that a copy of 1 GiB of bf16 reaches there
 LINKS = {
     "liger": "liger", "torch.compile": "torch.compile", "torch.mm": "torch",
@@ -257,9 +257,7 @@ PRODUCTS = tuple(
 # What was asked
 
 
-def line_of_peers(
-    goal: Goal, lines: Sequence[Mapping[str, Any]]
-) -> Sequence[Mapping[str, Any]] | None:
+def peer_line(goal: Goal, lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]] | None:
     """Return the stored peers of the goal's case, the fastest first; None where none are stored."""
     if goal.peer is None:
         return None
@@ -273,7 +271,7 @@ def line_of_peers(
 
 def best_peer(goal: Goal, lines: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
     """Return name and microseconds of the peer that the goal names, or of the best."""
-    for peer in line_of_peers(goal, lines) or ():
+    for peer in peer_line(goal, lines) or ():
         if goal.peer_name in (None, peer["name"]):
             return peer["name"], peer["us"]
     return None
@@ -284,14 +282,14 @@ def link_of(
 ) -> tuple[str, float] | None:
     """Return the fastest stored peer that is in the final, too, and its time in the final over
     the stored one; None where none is in both."""
-    for peer in line_of_peers(goal, lines) or ():
+    for peer in peer_line(goal, lines) or ():
         name = LINKS.get(peer["name"])
         if "us" in final.get(name, {}):
             return peer["name"], final[name]["us"] / peer["us"]
     return None
 
 
-def asked_us(goal: Goal, moved: int | None) -> float | None:
+def limit_us(goal: Goal, moved: int | None) -> float | None:
     """Return the goal in microseconds; None where it is a ratio or none was set."""
     if goal.us is not None:
         return goal.us
@@ -403,15 +401,15 @@ def time_in_turns(goal: Goal, final: Mapping[str, Any], protocol: Any) -> dict[s
         worker.WorkerTask(product, Candidate.create("torch", {})),
     ]
     results, _ = worker.measure_interleaved(tasks)
-    told: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
     for name, task in zip((mine, "product"), results, strict=True):
         result = task.result
-        told[name] = (
+        timings[name] = (
             {"reason": result.reason}
             if isinstance(result, Refusal)
             else {"us": result.timing.median_s * 1e6, "ours": name == mine}
         )
-    return told
+    return timings
 
 
 @dataclass(frozen=True)
@@ -491,7 +489,7 @@ HEADS = ["kernel and sizes", "ours us", "Impl", "library us", "library", "ours/l
 
 def peers() -> list[dict[str, Any]]:
     """Return the lines of the peers' file."""
-    return list(json.loads(PEERS.read_text())["lines"])
+    return list(json.loads(PEER_FILE.read_text())["lines"])
 
 
 def fastest(final: Mapping[str, Any], ours: bool) -> str | None:
@@ -520,12 +518,12 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     final = row.get("final", {})
     mine, lib = fastest(final, ours=True), fastest(final, ours=False)
     us, lib_us = (final[name]["us"] if name else None for name in (mine, lib))
-    goal_us = asked_us(goal, row.get("bytes"))
-    asked = f"{goal_us:.4g} us" if goal_us else f"{goal.factor:.4g}" if goal.factor else None
+    goal_us = limit_us(goal, row.get("bytes"))
+    goal_text = f"{goal_us:.4g} us" if goal_us else f"{goal.factor:.4g}" if goal.factor else None
     beside = None
     if goal.library_share is not None:
         name, share = goal.library_share
-        asked = f"{share:.4g} of {name}"
+        goal_text = f"{share:.4g} of {name}"
         turns = row.get("turns") or {}
         both = turns if name in turns else final
         best = fastest(both, ours=True)
@@ -539,7 +537,7 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     return [
         goal.name, us, mine or (reason or "not run")[:60], lib_us, lib,
         us / lib_us if us and lib_us else None, *(peer or (None, None)),
-        ratio[0] if ratio else None, ratio[1] if ratio else None, asked,
+        ratio[0] if ratio else None, ratio[1] if ratio else None, goal_text,
         goal_verdict(goal, us, goal_us, beside or (ratio[1] if ratio else None)), row.get("on"),
     ]  # fmt: skip
 

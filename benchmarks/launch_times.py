@@ -76,15 +76,15 @@ def configs_of(kernel: str) -> list[tuple[str, Mapping[str, int]]]:
     """Return the configs to time, each with its Impl's name."""
     if table := launch_times("sm_90", kernel):
         return list(table.configs)
-    found: dict[tuple[str, str], tuple[str, Mapping[str, int]]] = {}
+    configs: dict[tuple[str, str], tuple[str, Mapping[str, int]]] = {}
     for problem in json.loads(lzma.decompress(SEEN.read_bytes())):
         times = [one for one in problem["times"] if one["phase"] == "first_pass"]
         if problem["kernel"] == kernel and times:
             limit = NEAR_BEST * min(one["us"] for one in times)
             for one in times:
                 if one["us"] <= limit:
-                    found[one["impl"], numbers_text(one["config"])] = one["impl"], one["config"]
-    return [found[key] for key in sorted(found)]
+                    configs[one["impl"], numbers_text(one["config"])] = one["impl"], one["config"]
+    return [configs[key] for key in sorted(configs)]
 
 
 def launches(kernel: str, sizes: Sizes) -> Iterator[tuple[tuple[str, str], Impl, Any]]:
@@ -110,19 +110,19 @@ def compile_all(job: tuple[str, Sizes]) -> str:
     few = dict(sizes)
     if sizes.get("M", 0) > 64:  # code is made for multiples of 16, and for others
         few["M"] = 65 if sizes["M"] % 16 else 64
-    said = ""
+    message = ""
     try:
         given = inputs.make(catalog.spec_of(kernel), few, dtype_of(kernel), "cuda", 0)
         for _, impl, config in launches(kernel, sizes):
             try:
                 impl(*given, config=config)
             except Exception as error:
-                said = said or repr(error)[:200]
+                message = message or repr(error)[:200]
         torch.cuda.synchronize()
     except Exception as error:
-        said = repr(error)[:200]
+        message = repr(error)[:200]
     torch.cuda.empty_cache()
-    return said
+    return message
 
 
 def code_key(job: tuple[str, Sizes]) -> tuple[object, ...]:
@@ -196,8 +196,8 @@ def measure(kernels: Sequence[str], first: int, count: int, limit_s: float, fold
     jobs = [(kernel, sizes_of(kernel, first + n)) for n in range(count) for kernel in kernels]
     one_each = list({code_key(job): job for job in jobs}.values())
     with multiprocessing.get_context("spawn").Pool(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        for said in filter(None, pool.imap_unordered(compile_all, one_each)):
-            say(said)
+        for message in filter(None, pool.imap_unordered(compile_all, one_each)):
+            say(message)
     environment = fingerprint(None, None)
     about = {
         "gpu": environment.gpu or "", "date": time.strftime("%Y-%m-%d"),

@@ -118,11 +118,11 @@ def is_kept(answer: str, chosen: str) -> bool:
     return all(part in chosen for part in rest) and all(w in words for w in first.split())
 
 
-def row(kernel: str, sizes: str, asked_s: float, warm: bool) -> dict[str, Any]:
+def row(kernel: str, sizes: str, goal_s: float, warm: bool) -> dict[str, Any]:
     """Return the row of one kernel."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        result = {"kernel": kernel, "sizes": sizes, "asked_s": asked_s}
+        result = {"kernel": kernel, "sizes": sizes, "asked_s": goal_s}
         result |= time_sweep(kernel, sizes, home)
         result["launch"] = launched_config(kernel, sizes, home)
         result["kept"] = is_kept(result["answer"], result["launch"])
@@ -139,12 +139,16 @@ def time_tuning(by: str) -> dict[str, Any]:
         path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         there = {**cold(Path(home)), "PYTHONPATH": path}
         ended = run_command([sys.executable, "-c", TUNE, by], LIMIT_S, **there)
-    found = re.search(r"^took ([\d.]+) (.+)$", ended.text, re.M)
-    say(f"{by}: {found[0] if found else ended.reason}")
-    return {"by": by, "s": float(found[1]) if found else None, "best": found[2] if found else ""}
+    matched = re.search(r"^took ([\d.]+) (.+)$", ended.text, re.M)
+    say(f"{by}: {matched[0] if matched else ended.reason}")
+    return {
+        "by": by,
+        "s": float(matched[1]) if matched else None,
+        "best": matched[2] if matched else "",
+    }
 
 
-def time_command(words: str, asked_s: float) -> dict[str, Any]:
+def time_command(words: str, goal_s: float) -> dict[str, Any]:
     """Return the wall time of a command, its caches warm by a first call."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -153,7 +157,7 @@ def time_command(words: str, asked_s: float) -> dict[str, Any]:
             command += ["--out", folder]
         ended = run_command(command, LIMIT_S, **cold(home))
     say(f"{words}: {ended.wall_s:.1f} s, exit {ended.code}")
-    return {"command": words, "wall_s": ended.wall_s, "asked_s": asked_s, "code": ended.code}
+    return {"command": words, "wall_s": ended.wall_s, "asked_s": goal_s, "code": ended.code}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -168,9 +172,11 @@ def main(given: Sequence[str] | None = None) -> int:
     rows = [
         row(*case, options.warm) for case in CASES if not options.only or case[0] in options.only
     ]
-    sides = [time_tuning(by) for _ in range(options.turns) for by in ("triton.autotune", "wb.tune")]
+    tunings = [
+        time_tuning(by) for _ in range(options.turns) for by in ("triton.autotune", "wb.tune")
+    ]
     commands = [time_command(*one) for one in COMMANDS] if options.commands else []
-    save(str(options.out), {"rows": rows, "tune": sides, "commands": commands})
+    save(str(options.out), {"rows": rows, "tune": tunings, "commands": commands})
     if rows:
         show(("kernel", "sizes", "asked, s", "cold, s", "warm, s", "kept"), list(map(cells, rows)))
     return 0

@@ -20,10 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from code_model import geometric_mean
-from plain_product import predicted_s
-from product_tables import DEVICE, GROUP, PICKS, PLAIN, TILES, ProductTable, TileConfig, tables
-from rival_predictors import (
+from baseline_predictors import (
     Carver,
     InductorTree,
     Missing,
@@ -31,6 +28,9 @@ from rival_predictors import (
     Origami,
     TritonModel,
 )
+from code_model import geometric_mean
+from plain_product import predicted_s
+from product_tables import DEVICE, GROUP, PICKS, PLAIN, TILES, ProductTable, TileConfig, tables
 from runs import show
 
 from workbench import catalog

@@ -95,7 +95,7 @@ def task(script: str, name: str, limit_s: float, folder: Path, **given: Any) -> 
         return None, ended
 
 
-def write_answer(path: str, result: Any) -> None:
+def write_reply(path: str, result: Any) -> None:
     """Write a task's answer, whole or not at all; may be called again with more."""
     whole = Path(path + ".part")
     whole.write_text(json.dumps(result))
@@ -240,7 +240,7 @@ def _cell(value: Any) -> str:
 
 def save(path: str, result: Any) -> None:
     """Write what is known so far; called again as more becomes known."""
-    write_answer(path, result)
+    write_reply(path, result)
 
 
 @dataclass(frozen=True)

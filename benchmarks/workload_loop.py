@@ -90,7 +90,7 @@ class Loop:
         """The result of a part; of one that fails, how."""
         began = time.perf_counter()
         every: Mapping[str, Callable[[], dict[str, Any]]] = {
-            "ahead": self.ahead, "stock": self.stock, "record": self.record,
+            "ahead": self.compile_all, "stock": self.stock, "record": self.record,
             "tune": self.tune, "pinned": self.run_pinned, "compare": self.compare,
         }  # fmt: skip
         try:
@@ -119,7 +119,7 @@ class Loop:
 
     # Parts
 
-    def ahead(self) -> dict[str, Any]:
+    def compile_all(self) -> dict[str, Any]:
         if self.name not in AUTOTUNED:
             return self.record()
         script = [sys.executable, str(HERE / "workload_observed.py"), self.name]
@@ -134,16 +134,16 @@ class Loop:
     def stock(self) -> dict[str, Any]:
         from workbench.data.stats import ratio
 
-        told = self.observe_run("--seen", str(SEEN), "--turns", str(TURNS))
-        missed = Counter(told["cupti"]) - Counter(told["recorded"])
-        total, pairs = sum(told["cupti"].values()), medians(told["turns"])
+        report = self.observe_run("--seen", str(SEEN), "--turns", str(TURNS))
+        missed = Counter(report["cupti"]) - Counter(report["recorded"])
+        total, pairs = sum(report["cupti"].values()), medians(report["turns"])
         cost = ratio(*zip(*pairs, strict=True))
         return {
-            "cupti": told["cupti"], "recorded": told["recorded"], "others": told["others"],
+            "cupti": report["cupti"], "recorded": report["recorded"], "others": report["others"],
             "seen": 1 - sum(missed.values()) / total if total else None,
             "launches": total,
             "cost": [cost.middle, cost.low, cost.high], "pairs": pairs,
-            "first_s": first_step_excess_s(told["steps_s"]), "steps_s": told["steps_s"][:8],
+            "first_s": first_step_excess_s(report["steps_s"]), "steps_s": report["steps_s"][:8],
         }  # fmt: skip
 
     def record(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from runs import ROOT
 
 EXAMPLES = ROOT / "examples" / "workloads"
 BLOCK, SETTLE = 10, 2  # steps of one turn, and those of them that do not count
-SPARE = 3  # steps between two parts
+MARGIN = 3  # steps between two parts
 
 
 class Observer:
@@ -37,14 +37,14 @@ class Observer:
     def __init__(self, file: Path, seen: int, turns: int) -> None:
         self.steps_s: list[float] = []
         self.losses: list[str] = []
-        self.told: dict[str, Any] = {}
+        self.kernel_counts: dict[str, Any] = {}
         self._began = time.perf_counter()
         self._file, self._seen = file, seen
         self._counts = Counting(file) if seen else None
         self._recording: Any = None
-        first = 1 + seen + SPARE
+        first = 1 + seen + MARGIN
         self._turns = [(first + BLOCK * i, i % 4 in (1, 2)) for i in range(2 * turns)]  # A B B A
-        self.steps = first + BLOCK * 2 * turns + SPARE
+        self.steps = first + BLOCK * 2 * turns + MARGIN
 
     def watch(self) -> None:
         """Begin the clock at the first call of a module, after imports and the making of the model.
@@ -68,7 +68,7 @@ class Observer:
         if self._counts is not None and done == 1:
             self._counts.begin()
         if self._counts is not None and done == 1 + self._seen:
-            self.told |= self._counts.end()
+            self.kernel_counts |= self._counts.end()
         if done in dict(self._turns) or (self._turns and done == self._turns[-1][0] + BLOCK):
             self._turn(dict(self._turns).get(done, False))
         self._began = time.perf_counter()
@@ -89,7 +89,12 @@ class Observer:
             {"recorded": on, "steps_s": self.steps_s[at + SETTLE : at + BLOCK]}
             for at, on in self._turns
         ]
-        return {"steps_s": self.steps_s, "losses": self.losses, "turns": turns, **self.told}
+        return {
+            "steps_s": self.steps_s,
+            "losses": self.losses,
+            "turns": turns,
+            **self.kernel_counts,
+        }
 
 
 class Counting:

@@ -297,12 +297,12 @@ def test_what_a_process_said_last_is_kept():
 
 
 def test_an_answer_is_whole_or_absent(tmp_path):
-    from runs import write_answer
+    from runs import write_reply
 
     path = tmp_path / "answer.json"
-    write_answer(str(path), {"a": 1})
+    write_reply(str(path), {"a": 1})
     with pytest.raises(TypeError):
-        write_answer(str(path), {"a": object()})
+        write_reply(str(path), {"a": object()})
     assert path.read_text() == '{"a": 1}'
 
 
@@ -540,7 +540,7 @@ def test_a_ceiling_that_failed_its_check_meets_no_goal_and_a_launch_is_the_faste
     assert goal({"ceilings/1": ran(dram_copy=good)}, "dram_copy")[1] == "yes"
     assert goal(runs, "dram_copy")[1] == "no"
     assert experiments.ceiling_rows(runs)[0][-1] == "it lies below"
-    assert experiments.yardstick_share("launch", ceiling(2e-6, 1e-6, "s")) == pytest.approx(0.5)
+    assert experiments.reference_share("launch", ceiling(2e-6, 1e-6, "s")) == pytest.approx(0.5)
     lost = experiments.ceiling_rows({"ceilings/1": ran(reason="exit 2: No GPU.")})
     assert lost[0][0] == "run 1" and lost[0][-1] == "exit 2: No GPU."
 

@@ -102,7 +102,7 @@ def test_the_tables_are_those_of_the_page():
 
 
 def test_formulas_choose_large_tiles_for_a_large_product():
-    from rival_predictors import Origami, TritonModel
+    from baseline_predictors import Origami, TritonModel
 
     some = table(
         ((128, 256, 64, 8, 3), 1.0),
@@ -120,8 +120,8 @@ def test_formulas_choose_large_tiles_for_a_large_product():
 
 
 def test_the_warps_of_a_tile_are_those_of_its_parts():
+    from baseline_predictors import warp_tile, warps_of
     from product_tables import TileConfig
-    from rival_predictors import warp_tile, warps_of
 
     assert warps_of((256, 128), (64, 64)) == 8 and warps_of((40, 24), (16, 16)) == 2
     assert warp_tile(TileConfig(128, 128, 64, 4, 3)) == (64, 64)

@@ -142,7 +142,7 @@ class InductorTree:
         self._utils.context_add_strides(context, "mat2", (table.n, 1))
         context.apply_operations(self._utils.mm_operations())
         choices = map(self.CHOICE.search, self._tree.get_decisions_ranked(context) or [])
-        named = [found.groupdict() for found in choices if found]
+        named = [match.groupdict() for match in choices if match]
         return [TileConfig(**{k: int(v) for k, v in one.items()}) for one in named[:PICKS]]
 
 
