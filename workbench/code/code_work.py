@@ -299,8 +299,7 @@ class _MemoryTraffic:
             if site.what in ("load", "copy"):
                 each *= self._full.distinct_share(known.region, known.argument)
             executed = np.broadcast_to(site.executions, (len(self._many),))
-            flat = site.addresses.reshape(len(site.addresses), -1)[:, 0]
-            addresses = np.broadcast_to(flat, (len(self._many),))
+            addresses = site.addresses
             counted = each * (executed if site.moves else np.minimum(executed, 1))
             written = site.what in ("store", "atomic")
             tiles = _Tiles(known.argument, written, int(addresses[0]), addresses, counted)

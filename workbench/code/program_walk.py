@@ -76,7 +76,7 @@ class FirstElementSite:
     """An access of all programs, by the first element of its tensor of pointers."""
 
     what: str
-    addresses: Value  # of the first execution
+    addresses: Any  # by program: the first one's, or a lower one of a loop that walks backwards
     executions: Any  # by program
     region: Region
     moves: bool = False  # later executions have other addresses
@@ -269,18 +269,18 @@ class FirstElementWalk(SampledWalk):
         NotModelled where an address depends on data that is not given."""
         if pointers is None:
             raise NotModelled("an address depends on data that is not given")
+        firsts = _firsts(pointers, self.programs)
         if op.number not in self.sites:
-            self.sites[op.number] = FirstElementSite(
-                what, pointers, self.weight.copy(), self.here()
-            )
+            self.sites[op.number] = FirstElementSite(what, firsts, self.weight.copy(), self.here())
             return
         site, live = self.sites[op.number], self.weight
         if mask is not None:
             first = mask.reshape(len(mask), -1)[:, 0]
             live = live * np.broadcast_to(first, (self.programs,))
         site.executions = site.executions + live
-        moved = _firsts(pointers, self.programs) != _firsts(site.addresses, self.programs)
-        site.moves |= bool((moved & (live > 0)).any())
+        site.moves |= bool(((firsts != site.addresses) & (live > 0)).any())
+        lowest = np.minimum(site.addresses, firsts)
+        site.addresses = np.where(live > 0, lowest, site.addresses)
 
 
 def _firsts(pointers: Any, programs: int) -> Any:

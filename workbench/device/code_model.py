@@ -406,7 +406,8 @@ class _IssuedModel(_CodeModel):
         at_once = max(1.0, blocks * self.work.warps / SCHEDULERS)
         latencies = WarpLatencies(ISSUED.memory_s * clock, ISSUED.cache_s * clock)
         cycles = code.cycles(latencies, self.work.fresh, in_loop=passes > 0)
-        # the compiler makes conversions of layouts moves, or nothing
+        # its loads may be narrower than their addresses allow; conversions of layouts may be moves
+        accesses = C.line_cycles * self.work.warps * len(code.widths)
         most = code.counts.get(SHARED, 0) * self.work.warps * WIDEST / CONSTANTS.shared_bytes_cycle
         return _Terms(
             whole("compute"),
@@ -414,7 +415,7 @@ class _IssuedModel(_CodeModel):
             min(whole("shared_memory"), often * blocks * most / clock),
             often * at_once * self._issue_cycles(code) / clock,
             often * at_once * code.counts.get(SPECIAL, 0) * ISSUED.special_cycles / clock,
-            whole("lines"),
+            max(whole("lines"), often * blocks * accesses / clock),
             often * cycles / clock + whole("cache") / blocks,
         )
 
