@@ -27,10 +27,10 @@ class DiagnoseOptions(Options):
         (),
         "last|RUN|FILE...|KERNEL",
     )
-    impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
-    sizes: str | None = option(None, f"Of a kernel: {SIZES}. Default: the Spec's first.")
-    dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
-    device: str | None = option(None, "Of a kernel: compile for h200, mi300x, ... or for all.")
+    impl: str | None = option(None, "For a kernel: tiles or tiles:block_m=128. Default: the first.")
+    sizes: str | None = option(None, f"For a kernel: {SIZES}. Default: the Spec's first.")
+    dtype: str | None = option(None, "For a kernel: fp32, fp16 or bf16, which is the default.")
+    device: str | None = option(None, "For a kernel: compile for h200, mi300x, ... or for all.")
     rules: bool = flag("List all rules with thresholds, needs and sources.", "--rules")
     all: bool = flag("Also list each rule that could not be evaluated.", "--all")
     quiet: bool = field.quiet("Print only the rules that hold.")
