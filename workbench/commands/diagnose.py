@@ -131,7 +131,9 @@ def _diagnose_files(options: DiagnoseOptions) -> DiagnosisReport:
         from workbench.commands.diagnose_code import file_report
 
         if len(options.targets) > 1:
-            raise OptionError(f"{codes[0]} is machine code, which is diagnosed alone; name it so.")
+            raise OptionError(
+                f"{codes[0]} is machine code, which is diagnosed by itself; name only it."
+            )
         return file_report(Path(codes[0]))
     from workbench.commands.diagnose_trace import trace_report
     from workbench.traces.readers import read

@@ -222,7 +222,7 @@ def prune(options: HistoryOptions) -> int:
         raise HistoryError("--prune needs --older-than 90d, --keep 100, or both.")
     if options.impl or options.dtype or options.failures or options.load or options.json:
         raise HistoryError(
-            "--prune deletes whole runs; name a kernel, --device, --older-than and --keep alone."
+            "--prune deletes whole runs; name only a kernel, --device, --older-than and --keep."
         )
     before = None if options.older_than is None else _parse_moment(options.older_than, time.time())
     tuned = {e.run for e in Tuned.load(default_path()).entries.values()}

@@ -39,7 +39,7 @@ LOOKS = {
     **{cause: f"idle: {words}" for cause, words in PIECES.items()},
 }
 
-HOST_ALONE = "none: the CPU alone was recorded"
+HOST_ALONE = "none: only the CPU was recorded"
 
 
 def page(
