@@ -128,7 +128,7 @@ def declared(impl: Impl, config: Any) -> str:
 
 def costs(spec: Spec) -> Iterator[str]:
     dtype = "bf16" if "bf16" in spec.tolerance else next(iter(spec.tolerance))
-    yield f"| sizes, {dtype} | FLOP | least bytes | FLOP a byte |"
+    yield f"| sizes, {dtype} | FLOP | least bytes | FLOP per byte |"
     yield "|---|---|---|---|"
     for sizes in spec.bench:
         flops, moved = spec.flops(**sizes), spec.bytes(sizes, dtype)

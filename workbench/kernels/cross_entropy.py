@@ -179,7 +179,7 @@ def outputs(logits):
 
 @cross_entropy.impl(Looped, resolve=size_looped, refuse=refuse_blocks, work=looped_work)
 def looped(logits, target, *, config):
-    """One program a row, with one running maximum for all lanes: one exponential an element."""
+    """One program per row, with one running maximum for all lanes: one exponential an element."""
     (M, V), (loss, lse) = logits.shape, outputs(logits)
     _looped[(M,)](logits, target, loss, lse, V, *logits.stride(), target.stride(0), **meta(config))
     return loss, lse

@@ -1,4 +1,4 @@
-"""The update of LoRA alone: y = SCALE (x A^T) B^T, for x of M x K, A of r x K and B of N x r.
+"""Only the update of LoRA: y = SCALE (x A^T) B^T, for x of M x K, A of r x K and B of N x r.
 
 The shapes are those that small fine-tunes meet: 64 rows of fp32, K = N of 512 to 2048, ranks of 4
 to 64. All that must move are 0.3 to 1.2 MB, 0.1 to 0.3 us of an H200's memory, and the FLOPs are
