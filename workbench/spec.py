@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
@@ -770,7 +770,12 @@ def sizes_text(sizes: Sizes, separator: str = ",") -> str:
 
 def values(config: Any) -> dict[str, int]:
     """Return a config as a dict from field name to value."""
-    return {f.name: getattr(config, f.name) for f in fields(config)}
+    return {name: getattr(config, name) for name in _field_names(type(config))}
+
+
+@lru_cache(maxsize=1024)
+def _field_names(config: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(config))
 
 
 def label(config: Mapping[str, int]) -> str:
@@ -889,7 +894,13 @@ def _longest(shape: Sequence[int]) -> int:
 
 
 def _bytes_of(tensors: Iterable[Tensor], sizes: Sizes, dtype: str) -> int:
-    return sum(_product(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
+    return _bytes_at(tuple((t.axes, t.dtype or dtype) for t in tensors), tuple(sizes.items()))
+
+
+@lru_cache(maxsize=4096)  # each of a kernel's configs asks at the same sizes
+def _bytes_at(tensors: Sequence[tuple[str, str]], sizes: Sequence[tuple[str, int]]) -> int:
+    at = dict(sizes)
+    return sum(_product(Tensor(axes).shape(at)) * ITEMSIZE[dtype] for axes, dtype in tensors)
 
 
 def _product(extents: Sequence[int]) -> int:

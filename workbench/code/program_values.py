@@ -522,6 +522,6 @@ UNKNOWN = frozenset(
         *("async_commit_group", "fence_async_shared", "barrier", "join", "split", "cat", "gather"),
         *("histogram", "assert", "print", "global_scratch_alloc", "tensormap_fenceproxy_acquire"),
         *("init_barrier", "inval_barrier", "barrier_expect", "wait_barrier"),
-        "async_tma_store_wait",
+        *("async_tma_store_wait", "grid_dependency_wait", "grid_dependency_launch_dependents"),
     )
 )

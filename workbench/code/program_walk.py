@@ -65,6 +65,7 @@ FREE = frozenset(
         *("print", "poison", "extsi", "extui", "trunci", "index_cast", "bitcast", "ptr_to_int"),
         *("int_to_ptr", "global_scratch_alloc", "barrier_expect", "async_tma_store_wait"),
         *("init_barrier", "inval_barrier", "reinterpret_tensor_descriptor"),
+        *("grid_dependency_wait", "grid_dependency_launch_dependents"),
         "tensormap_fenceproxy_acquire",
     )
 )

@@ -72,6 +72,8 @@ class IssuedConstants:
     overlap: float = 2.3  # ... and memory and cores
     spills: float = 2.0  # of the seconds that spills take by themselves
     hot_s: float = 8e-9  # between two atomic operations of one address
+    even_programs: float = 64.0  # of a core, from which on all cores end at once
+    lag: float = 0.01  # by which a halving of these lets the last core end later
 
 
 ISSUED = IssuedConstants()
@@ -178,7 +180,7 @@ class _CodeModel:
         hot = sum(r.get("hot") * r.executions for r in self.work.regions) * self.hot_s
         hot *= self.work.programs
         overlapped = norm([core, dram], self._overlap())
-        total = LAUNCH_S + norm([overlapped, hot], CONSTANTS.sharpness)
+        total = (LAUNCH_S + norm([overlapped, hot], CONSTANTS.sharpness)) * self._lag()
         named = {**self._part_seconds(), MEMORY: dram, ATOMICS: hot}
         return Predicted(
             predicted_s=total,
@@ -332,6 +334,10 @@ class _CodeModel:
         takers = self._resident() * (1 if in_step else self.work.warps)
         return min(CONSTANTS.sharpness, 1 + C.takers * (takers - 1))
 
+    def _lag(self) -> float:
+        """Return the time of the last core over that of all."""
+        return 1.0
+
     def _part_seconds(self) -> dict[str, float]:
         """Return the seconds that each part of a core would take for the whole launch if it were
         the only limit, by its name."""
@@ -354,6 +360,10 @@ class _IssuedModel(_CodeModel):
 
     def _overlap(self) -> float:
         return ISSUED.overlap
+
+    def _lag(self) -> float:
+        each = max(1.0, self.work.programs / self._cores)
+        return 1 + ISSUED.lag * max(0.0, math.log2(ISSUED.even_programs / each))
 
     def _program_s(self, blocks: int) -> float:
         parts = self._parts(blocks)

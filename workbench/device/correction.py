@@ -77,7 +77,7 @@ class ModelledConfig(SizedConfig):
             dtype=dtype,
             flops=impl.spec.flops(**sizes),
             bytes_=impl.spec.bytes(sizes, dtype),
-            stages=values(self.config).get("num_stages", 1),
+            stages=getattr(self.config, "num_stages", 1),
         )
 
     def seconds(self, device: Device, dtype: str) -> float:
@@ -146,14 +146,18 @@ class Correction:
         """Return the covariance of places with those that were measured."""
         import numpy as np
 
-        near = _matern(new.octaves, self._data.octaves)
-        same = (new.impls[:, None] == self._data.impls[None]) * (1 + near) / 2
-        alike = _matern(new.writes, self._data.writes)
-        equal = _matern(
-            np.hstack([new.knobs, new.writes]), np.hstack([self._data.knobs, self._data.writes])
-        )
-        of_config = same * (IMPL_SD**2 * alike + CONFIG_SD**2 * equal)
-        result: Floats = SIZES_SD**2 * near + of_config
+        data, octaves = self._data, new.octaves
+        if (octaves == octaves[:1]).all():  # configs at the same sizes
+            octaves = octaves[:1]
+        near = _matern(octaves, data.octaves)
+        result = _matern(new.writes, data.writes)
+        result *= IMPL_SD**2
+        equal = _matern(np.hstack([new.knobs, new.writes]), np.hstack([data.knobs, data.writes]))
+        equal *= CONFIG_SD**2
+        result += equal
+        result *= (1 + near) / 2
+        result *= new.impls[:, None] == data.impls[None]
+        result += SIZES_SD**2 * near
         return result
 
 
@@ -193,9 +197,15 @@ def _matern(left: Floats, right: Floats) -> Floats:
     """Return the Matern covariance of 3/2 (ibid., 4.17) between rows, 1 for equal ones."""
     import numpy as np
 
-    square = (left**2).sum(1)[:, None] + (right**2).sum(1)[None] - 2 * left @ right.T
-    far = np.sqrt(3 * np.maximum(square, 0.0))
-    result: Floats = (1 + far) * np.exp(-far)
+    far = left @ (-2 * right.T)  # the square of the distance, in place: it has a million elements
+    far += (left**2).sum(1)[:, None]
+    far += (right**2).sum(1)
+    np.maximum(far, 0.0, out=far)
+    far *= 3
+    np.sqrt(far, out=far)
+    result: Floats = np.exp(-far)
+    far += 1
+    result *= far
     return result
 
 
@@ -268,7 +278,8 @@ class CalibratedKernel:
         if at not in self._config_places:
             return None
         works = impl.work_of(config, device.limits, self.dtype, sizes) or ()
-        places = [place for place in self._config_places[at] if self._tile(place) == _pad(works)]
+        tile = _pad(works)
+        places = [place for place in self._config_places[at] if self._tile(place) == tile]
         if not places:
             return None
         nearest = min(places, key=lambda place: _octaves(place.sizes, sizes))

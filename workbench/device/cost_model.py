@@ -27,13 +27,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from workbench.data.record import Predicted, Resources
 from workbench.device.hardware import Device, parts_peak
 from workbench.device.occupancy import occupancy
-from workbench.spec import ITEMSIZE, Impl, Sizes, Work, values
+from workbench.spec import ITEMSIZE, Impl, Sizes, Work
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,10 @@ def predict_launches(
     costs: dict[str, Any] = dict(dtype=dtype, flops=flops, bytes_=bytes_, stages=stages)
     if len(works) == 1:
         computed = predict(device, works[0], resources.largest, **costs)
-        launches = resources.launches - 1
-        return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)
+        if resources.launches == 1:
+            return computed
+        launches_s = (resources.launches - 1) * computed.launch_s
+        return replace(computed, predicted_s=computed.predicted_s + launches_s)
     if len(works) != resources.launches or len(works) != len(resources.each):
         raise ValueError(
             f"`work` describes {len(works)} launches and the call has {resources.launches}; "
@@ -247,13 +248,18 @@ def guesses(
 ) -> tuple[Resources, ...]:
     """Return estimated resources of each launch of a call before compiling; none if the kernel
     declares no work, or its `work` fails."""
-    knobs = values(config)
-    warps, stages = knobs.get("num_warps", 4), knobs.get("num_stages", 1)
     try:
         works = impl.work_of(config, device.limits, dtype, sizes) or ()
-        return tuple(guess(device, work, dtype, warps=warps, stages=stages) for work in works)
+        return _guess_each(works, config, device, dtype)
     except Exception:  # of the kernel's own `work`
         return ()
+
+
+def _guess_each(
+    works: Sequence[Work], config: Any, device: Device, dtype: str
+) -> tuple[Resources, ...]:
+    warps, stages = getattr(config, "num_warps", 4), getattr(config, "num_stages", 1)
+    return tuple([guess(device, work, dtype, warps=warps, stages=stages) for work in works])
 
 
 def guess_seconds(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -> float:
@@ -276,9 +282,9 @@ def estimate_time(
     return predict_call(
         device,
         works,
-        guesses(impl, config, device, dtype, sizes),
+        _guess_each(works, config, device, dtype),
         dtype=dtype,
-        stages=values(config).get("num_stages", 1),
+        stages=getattr(config, "num_stages", 1),
         flops=impl.spec.flops(**sizes),
         bytes_=impl.spec.bytes(sizes, dtype),
     )
@@ -294,43 +300,45 @@ def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | N
     return {"sm_90": "wgmma", "sm_100": "tcgen05"}.get(arch, "mma") if large else "mma"
 
 
-@dataclass(frozen=True)
 class _Model:
-    device: Device
-    work: Work
-    resources: Resources
-    dtype: str
-    flops: int
-    stages: int
-    constants: Constants
+    """The model of one launch."""
 
-    @property
-    def cores(self) -> int:
-        return self.device.limits.cores
+    def __init__(
+        self,
+        device: Device,
+        work: Work,
+        resources: Resources,
+        dtype: str,
+        flops: int,
+        stages: int,
+        constants: Constants,
+    ) -> None:
+        assert device.clock_hz is not None and device.cache_bandwidth is not None
+        self.device, self.work, self.resources = device, work, resources
+        self.dtype, self.stages, self.constants = dtype, stages, constants
+        self.clock, self.cores = device.clock_hz.value, device.limits.cores
+        self.warps = max(1, resources.threads // device.limits.warp_size)
+        # fewer programs than tiles, so each processes several
+        self.persistent = resources.programs < work.tiles
+        there = math.ceil(min(resources.programs, work.tiles) / self.cores)
+        # blocks that share a core while there are enough of them
+        self.resident = max(1, min(resources.blocks_per_core, there))
+        # tiles in work at once on the whole device
+        self.places = min(self.resident * self.cores, max(1, resources.programs))
+        # bytes/s that one core gets from the last-level cache
+        self.cache_rate = device.cache_bandwidth.value / self.cores * constants.cache
+        self.matrix_rate = self._matrix_rate()
+        # vector operations a second of one core: the fp32 peak counts a fused multiply-add as two
+        self.vector_rate = device.peaks["fp32"].value / self.cores / 2
+        if work.dot is None:
+            self.step_flops = flops / (work.tiles * max(1, work.steps))
+        else:
+            m, n, k = work.dot
+            self.step_flops = 2.0 * m * n * k * work.products
+        self.shared_bytes = self._shared_bytes()
+        self._steps: dict[int, tuple[float, ...]] = {}  # by blocks
 
-    @property
-    def clock(self) -> float:
-        assert self.device.clock_hz is not None
-        return self.device.clock_hz.value
-
-    @property
-    def persistent(self) -> bool:
-        """Return whether there are fewer programs than tiles, so each processes several."""
-        return self.resources.programs < self.work.tiles
-
-    @cached_property
-    def resident(self) -> int:
-        """Return the blocks that share a core while there are enough of them."""
-        there = math.ceil(min(self.resources.programs, self.work.tiles) / self.cores)
-        return max(1, min(self.resources.blocks_per_core, there))
-
-    @property
-    def places(self) -> int:
-        """Return the tiles in work at once on the whole device."""
-        return min(self.resident * self.cores, max(1, self.resources.programs))
-
-    @cached_property
-    def matrix_rate(self) -> float:
+    def _matrix_rate(self) -> float:
         """Return the FLOP/s of one core."""
         unit, peaks, c = self.resources.matrix_unit, self.device.peaks, self.constants
         if unit is None:
@@ -343,21 +351,7 @@ class _Model:
         modern = self.device.limits.arch in ("sm_90", "sm_100", "sm_103")
         return rate * c.old_mma if unit == "mma" and modern else rate
 
-    @property
-    def cache_rate(self) -> float:
-        """Return the bytes/s that one core gets from the last-level cache."""
-        assert self.device.cache_bandwidth is not None
-        return self.device.cache_bandwidth.value / self.cores * self.constants.cache
-
-    @cached_property
-    def step_flops(self) -> float:
-        if self.work.dot is not None:
-            m, n, k = self.work.dot
-            return 2.0 * m * n * k * self.work.products
-        return self.flops / (self.work.tiles * max(1, self.work.steps))
-
-    @cached_property
-    def shared_bytes(self) -> float:
+    def _shared_bytes(self) -> float:
         """Return the bytes that a step moves through shared memory for tiles it multiplies."""
         if self.work.dot is None:
             return 0.0
@@ -365,15 +359,14 @@ class _Model:
         itemsize = self.work.load_bytes / ((m + n) * k)
         if self.work.products > 1:  # of what it has computed, more than it has loaded
             itemsize = ITEMSIZE[self.dtype]
-        warps = max(1, self.resources.threads // self.device.limits.warp_size)
         if self.resources.matrix_unit == "wgmma":  # each group of 64 rows reads all of b
             read = math.ceil(m / 64) * (64 + n) * k
         elif self.resources.matrix_unit == "tcgen05":
             read = (m + n) * k
         else:  # each warp reads its own rows of a and columns of b
-            down = min(warps, max(1, m // 16))
-            down = 1 << round(math.log2(max(1.0, min(down, math.sqrt(warps * m / n)))))
-            across = max(1, warps // down)
+            down = min(self.warps, max(1, m // 16))
+            down = 1 << round(math.log2(max(1.0, min(down, math.sqrt(self.warps * m / n)))))
+            across = max(1, self.warps // down)
             read = (across * m + down * n) * k
         return (read + (m + n) * k) * itemsize * self.work.products
 
@@ -384,35 +377,26 @@ class _Model:
         loops = self.persistent or (self.work.steps > 1 and self.work.dot is not None)
         return self.stages > 1 and wide and loops
 
-    @property
-    def vector_rate(self) -> float:
-        """Return the vector operations a second of one core, of which the fp32 peak counts two for
-        each fused multiply-add."""
-        return self.device.peaks["fp32"].value / self.cores / 2
-
-    def step(self, blocks: int) -> tuple[float, float, float, float, float, float]:
+    def step(self, blocks: int) -> tuple[float, ...]:
         """Return compute, cache, shared, issue, special and latency seconds of a step of
         `blocks`."""
-        return self._full_step if blocks == self.resident else self._step(blocks)
+        if blocks not in self._steps:
+            self._steps[blocks] = self._step(blocks)
+        return self._steps[blocks]
 
-    @cached_property
-    def _full_step(self) -> tuple[float, float, float, float, float, float]:
-        return self._step(self.resident)
-
-    def _step(self, blocks: int) -> tuple[float, float, float, float, float, float]:
-        c, device = self.constants, self.device
-        warps = max(1, self.resources.threads // device.limits.warp_size)
-        alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
+    def _step(self, blocks: int) -> tuple[float, ...]:
+        c, filled = self.constants, min(1.0, self.warps / 4)  # of the core's four schedulers
+        alone = self.step_flops / (self.matrix_rate * filled)
         compute = blocks * self.step_flops / self.matrix_rate
         cache = blocks * self.work.load_bytes / self.cache_rate
         shared = blocks * self.shared_bytes / (c.shared_bytes_cycle * self.clock)
         width = 1024 if self.resources.copy_engine else max(8, self.resources.load_bits)
-        loads = self.work.load_bytes / (width / 8) / device.limits.warp_size
+        loads = self.work.load_bytes / (width / 8) / self.device.limits.warp_size
         each = c.stream_cycles if self.work.dot is None else c.issue_cycles
         issue = blocks * loads * each / 4 / self.clock + self.spills(blocks)
         vector = self.work.vector_ops / self.vector_rate
         special = self.work.special_ops / (self.vector_rate * c.special_share)
-        beside = (vector + special) / min(1.0, warps / 4)
+        beside = (vector + special) / filled
         own = max(alone, beside) if self.work.overlapped else alone + beside
         own += (c.step_cycles + self.work.barriers * self.barrier_cycles) / self.clock
         if self.is_pipelined:
@@ -442,15 +426,14 @@ class _Model:
 
     def tile(self, blocks: int) -> float:
         """Return the seconds of one round: `blocks` tiles beside each other on a core."""
-        c, device = self.constants, self.device
+        c = self.constants
         period = norm(self.step(blocks), c.sharpness)
         store = blocks * self.work.store_bytes / self.cache_rate
         ends = c.latency_s + c.tile_cycles / self.clock + store
         if self.persistent:
             ends *= c.exposed_share
             return self.work.steps * period + ends
-        warps = self.resources.threads / device.limits.warp_size
-        start = blocks * max(c.start_cycles, warps * c.start_warp_cycles) / self.clock
+        start = blocks * max(c.start_cycles, self.warps * c.start_warp_cycles) / self.clock
         return norm([self.work.steps * period + ends, start], c.sharpness)
 
     def terms(self, bytes_: int) -> dict[str, float]:
@@ -485,18 +468,15 @@ class _Model:
 def norm(terms: Sequence[float], p: float) -> float:
     """Return a value between the sum (p = 1) and the maximum (p = infinity) of these terms."""
     top = max(terms)
-    return top * sum((t / top) ** p for t in terms) ** (1 / p) if top > 0 else 0.0
+    return top * sum([(t / top) ** p for t in terms]) ** (1 / p) if top > 0 else 0.0
 
 
 def require_figures(device: Device, *peaks: str) -> None:
     """Raise ValueError where the clock, the bandwidths or one of these peaks of a device are
     unknown."""
-    figures = (
-        ("clock", device.clock_hz),
-        ("memory bandwidth", device.dram),
-        ("cache bandwidth", device.cache_bandwidth),
-        *((f"{peak} peak", device.peaks.get(peak)) for peak in dict.fromkeys(peaks)),
-    )
-    missing = [name for name, value in figures if value is None]
-    if missing:
+    figures = [device.clock_hz, device.dram, device.cache_bandwidth, *map(device.peaks.get, peaks)]
+    if None in figures:
+        names = ("clock", "memory bandwidth", "cache bandwidth", *(f"{one} peak" for one in peaks))
+        each = zip(names, figures, strict=True)
+        missing = dict.fromkeys(name for name, value in each if value is None)
         raise ValueError(f"the {', '.join(missing)} of {device.title} is unknown: no prediction")
