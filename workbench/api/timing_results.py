@@ -207,7 +207,7 @@ class CompareResult(Result):
         return lines[-1] if lines else ""
 
     def frame(self) -> pandas.DataFrame:
-        """Return one row a comparison; docs/api.md lists the columns."""
+        """Return one row per comparison; docs/api.md lists the columns."""
         from workbench.api.frames import comparisons_frame
 
         return comparisons_frame(self.comparisons)

@@ -211,7 +211,7 @@ def _needs(kind: str, rule: AnyRule) -> list[str]:
 
 
 def _rule_table(kind: str, listed: Sequence[dict[str, Any]]) -> Table:
-    """Return one row a rule: word, thresholds, needs, source."""
+    """Return one row per rule: word, thresholds, needs, source."""
     from rich.table import Table
 
     table = Table(title=TITLES[kind], box=None)

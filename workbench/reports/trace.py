@@ -251,7 +251,7 @@ METRICS = (
 
 
 def _metric_table(profiles: Sequence[Profile]) -> Table:
-    """Return one row a launch with the metrics that its counters give."""
+    """Return one row per launch with the metrics that its counters give."""
     from workbench.traces.metric import BY_NAME
 
     names = {e.name for p in profiles for e in p.metrics}
