@@ -774,7 +774,7 @@ def values(config: Any) -> dict[str, int]:
 
 
 @lru_cache(maxsize=1024)
-def _field_names(config: type) -> tuple[str, ...]:
+def _field_names(config: Any) -> tuple[str, ...]:  # a class; mypy takes some for unhashable
     return tuple(f.name for f in fields(config))
 
 

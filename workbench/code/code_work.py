@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ import numpy as np
 
 from workbench.code.program_values import LaunchArguments
 from workbench.code.program_walk import CostWalk, FirstElementWalk, Region
-from workbench.code.ttgir import Function, read_ttgir
+from workbench.code.ttgir import read_ttgir
 from workbench.data.record import Resources
 from workbench.device.code_model import LaunchWork, RegionWork, resident_programs
 from workbench.device.hardware import Device
-from workbench.device.warp_timeline import Issued
+from workbench.device.warp_timeline import Issued, IssuedCode
 
 FILES = (
     *(
@@ -39,6 +39,7 @@ FILES = (
 SAMPLES = 3  # programs that are walked in full, at least
 MOST = 1 << 15  # programs whose first addresses are computed; of a larger grid, evenly spaced ones
 ALIKE = 0.02  # standard deviation of programs' work over its mean, up to which all are alike
+HIT = 0.3  # of a wait for memory, for data that the cache holds: 150 of 500 ns
 FEW = 4  # trips of a loop that counts as straight code where the machine code does not show it
 NEAR = 1 << 24  # bytes between accesses of one tensor that may be of the same tiles
 
@@ -74,7 +75,8 @@ def launch_work(
     places = resident_programs(device, programs, resources) * device.limits.cores
     traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
-    regions = tuple(_regions(function, full, firsts))
+    fresh = traffic.fresh()
+    regions = tuple(_regions(full, firsts, fresh))
     unrolled = _unroll_counts(issued, regions, full) if issued else None
     return LaunchWork(
         programs,
@@ -86,32 +88,36 @@ def launch_work(
         _rounds(full, firsts, programs, places),
         issued if unrolled is not None else None,
         unrolled or {},
-        traffic.fresh(),
+        fresh,
     )
 
 
 def _unroll_counts(
     issued: Issued, regions: Sequence[RegionWork], full: CostWalk
 ) -> dict[int, int] | None:
-    """Return of how many trips of each loop the compiler made one, by the accesses that the machine
-    code has and those of a trip. None where a loop is neither in the machine code nor resolved, or
-    has no access to count by."""
-    expected: dict[int, float] = defaultdict(float)
-    loops: dict[int, set[int]] = defaultdict(set)
+    """Return of how many trips of each loop the compiler made one. None where a loop is neither in
+    the machine code nor resolved, or has no access to count trips by."""
+    loops: dict[int, dict[int, float]] = defaultdict(dict)  # bytes of each access, by loop
     for number, site in full.sites.items():
-        loop = _loop_of(site.region)
-        expected[loop] += site.instructions
-        loops[loop].add(number)
-    accesses = {one.number: len(one.trip.sites) for one in issued.loops}
-    straight = issued.straight.sites
-    resolved = defaultdict(int, {n: sum(s in own for s in straight) for n, own in loops.items()})
+        loops[_loop_of(site.region)][number] = site.thread_bytes
+    trips = {
+        one.number: sum(one.trip.widths) / (sum(loops[one.number].values()) or math.inf)
+        for one in issued.loops
+    }
     for region in regions:
         n, is_small = region.loop, region.executions <= FEW
-        is_resolved = n in resolved and resolved[n] >= region.executions / 2 * expected[n]
-        is_counted = expected[n] > 0 and (n in accesses or is_resolved)
-        if n and not is_small and not is_counted:
+        is_resolved = _resolved_trips(issued.straight, loops[n]) >= region.executions / 2
+        if n and not is_small and not (loops[n] and (n in trips or is_resolved)):
             return None
-    return {n: max(1, round(count / (expected[n] or count or 1))) for n, count in accesses.items()}
+    return {n: max(1, round(many)) for n, many in trips.items()}
+
+
+def _resolved_trips(straight: IssuedCode, loads: Mapping[int, float]) -> float:
+    """Return how many trips of a loop straight code has, by the bytes that a thread accesses in a
+    trip. Accesses whose operation is not known count, too."""
+    each = zip(straight.sites, straight.widths, strict=True)
+    found = sum(width for site, width in each if site in loads or not site)
+    return found / (sum(loads.values()) or math.inf)
 
 
 def _loop_of(region: Region) -> int:
@@ -133,9 +139,14 @@ def _covering(few: Any, many: Any, firsts: FirstElementWalk) -> Any:
     return np.unique(np.array(chosen, dtype=np.int64))
 
 
-def _regions(function: Function, full: CostWalk, firsts: FirstElementWalk) -> list[RegionWork]:
+def _regions(
+    full: CostWalk, firsts: FirstElementWalk, fresh: Mapping[int, float]
+) -> list[RegionWork]:
     """Return the regions that programs execute, with the amounts of one execution."""
-    results = []
+    results, newest = [], defaultdict[Region, float](float)
+    for number, site in full.sites.items():
+        if site.what == "load":
+            newest[site.region] = max(newest[site.region], fresh.get(number, 1.0))
     for region, tally in full.tally.items():
         runs = _mean(full.runs[region]) if region in full.runs else 1.0
         if runs <= 0:
@@ -148,7 +159,7 @@ def _regions(function: Function, full: CostWalk, firsts: FirstElementWalk) -> li
                 amounts,
                 executions,
                 is_loop,
-                tally.waits,
+                tally.waits * (HIT + (1 - HIT) * newest[region]),
                 tally.wgmma,
                 tally.peak,
                 _loop_of(region),
@@ -231,20 +242,20 @@ class _MemoryTraffic:
         turn = (np.arange(len(self._many)) * self._scale // max(1, self._places)).astype(np.int64)
         distinct: dict[str, float] = {}
         by_round: dict[str, float] = {}
-        again = wanted = 0.0
+        again = alive = 0.0
         for tiles in self._groups:
             turns = np.tile(turn, len(tiles.each) // len(turn))
-            name = tiles.argument
-            distinct[name] = distinct.get(name, 0.0) + self._distinct(tiles, 0 * turns)
+            name, own = tiles.argument, self._distinct(tiles, 0 * turns)
+            distinct[name] = distinct.get(name, 0.0) + own
             by_round[name] = by_round.get(name, 0.0) + self._distinct(tiles, turns)
             again += tiles.again * self._scale
-            wanted += float(tiles.each.sum()) * self._scale
+            each = float(tiles.each.sum()) / len(self._many)
+            alive += min(own, each * min(self._places, self._programs))  # in one walk
         least = {n: min(b, self._given.tensors.get(n, b)) for n, b in distinct.items()}
         total = sum(least.values())
         moved = total
         if total > cache:
             moved = sum(max(least[n], by_round[n]) for n in least)
-        alive = wanted / self._programs * min(self._places, self._programs)  # in one walk
         kept = float(np.clip(1.5 - alive / cache, 0.0, 1.0))
         return moved + (1 - kept) * again, total
 
@@ -252,15 +263,16 @@ class _MemoryTraffic:
         """Return for each load the share of its bytes that no access has brought into the cache
         before, by the number of its operation."""
         result: dict[int, float] = {}
-        seen: set[tuple[str, int]] = set()
+        seen: dict[tuple[str, int], float] = {}
         for number, tiles, requested in self._accesses():
             if tiles.is_written:
                 continue
             size = self._given.tensors.get(tiles.argument, math.inf)
             bytes_ = min(size, self._distinct(tiles, np.zeros(len(tiles.each), np.int64)))
             key = tiles.argument, tiles.first
-            result[number] = 0.0 if key in seen else min(1.0, bytes_ / max(1.0, requested))
-            seen.add(key)
+            new = max(0.0, bytes_ - seen.get(key, 0.0))
+            result[number] = min(1.0, new / max(1.0, requested))
+            seen[key] = max(bytes_, seen.get(key, 0.0))
         return result
 
     def _distinct(self, tiles: _Tiles, turns: Any) -> float:

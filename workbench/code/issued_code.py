@@ -95,9 +95,13 @@ class _Match:
         return result
 
     def _instructions(self, blocks: Collection[int]) -> Iterator[WarpInstruction]:
+        """Yield the instructions of blocks but for those that call a slow path, as of a division:
+        few warps execute them."""
         for number in sorted(blocks):
             block = self._code.graph.blocks[number]
-            yield from self._code.instructions[block.start : block.end]
+            own = self._code.instructions[block.start : block.end]
+            if not any(one.is_call for one in own):
+                yield from own
 
     def _loops_of(self, body: Sequence[WarpInstruction]) -> tuple[int, ...]:
         """Return the numbers of the loops in TTGIR that have most lines of a body, without those
@@ -115,6 +119,7 @@ class _Match:
             tuple(one.control for one in body),
             tuple(self._site(one, loop) for one in accesses),
             tuple(one.pending for one in body if one.kind == DRAIN),
+            tuple(one.width for one in accesses),
         )
 
     def _site(self, one: WarpInstruction, loop: int) -> int:

@@ -89,7 +89,7 @@ class AccessSite:
     what: str
     argument: str
     region: Region
-    instructions: float = 1.0  # of a warp for each execution, whatever its mask says
+    thread_bytes: float = 0.0  # of each execution, whatever its mask says
     sector_bytes: float = 0.0
     executions: float = 0.0
 
@@ -366,7 +366,8 @@ class CostWalk(SampledWalk):
         if what == "atomic":
             self._hottest(pointers, mask, one.shape)
         if op.number not in self.sites:
-            self.sites[op.number] = AccessSite(what, name, here, self._issues(one, kind, pointers))
+            own = self.layouts.registers(kind) * one.item_bytes
+            self.sites[op.number] = AccessSite(what, name, here, own)
         site = self.sites[op.number]
         site.sector_bytes += float(np.sum(sectors * 32.0 * self.weight))
         site.executions += float(np.sum(self.weight * (sectors > 0)))
@@ -391,15 +392,6 @@ class CostWalk(SampledWalk):
             chosen = (near, group) if on is None else (near[on], group[on])
             self._counted[key] = _counts(*(part.reshape(-1) for part in chosen))
         return self._counted[key]
-
-    def _issues(self, one: TensorType, kind: TensorType, pointers: Any) -> float:
-        """Return the instructions by which a warp accesses a tensor of pointers."""
-        if not kind.shape:
-            return 1.0
-        first = np.broadcast_to(pointers[0], one.shape)
-        run = self.layouts.run(kind, first - (int(first.flat[0]) & ~127))
-        groups = len(np.unique(self.layouts.accesses(kind, run)))
-        return max(1.0, groups * self.layouts.warp_copies(kind) / (self.threads / 32))
 
     def _hottest(self, pointers: Any, mask: Value, shape: tuple[int, ...]) -> None:
         """Note how often a program, in the mean, changes the address that is changed most often."""

@@ -18,6 +18,7 @@ from workbench.code.flow import FlowGraph, flow_graph
 from workbench.code.listing import Instruction, Listing
 from workbench.code.machine_code import elf_sections
 from workbench.device.warp_timeline import (
+    ACCESSES,
     ATOMIC,
     BARRIER,
     COMMIT,
@@ -52,13 +53,15 @@ _KINDS: dict[int, str] = {
     **{0x189: SHUFFLE, 0x1C4: SHUFFLE, 0x11D: BARRIER, 0x11A: DRAIN, 0x1AE: COPY, 0x1AF: COMMIT},
 }
 HOPPER = 90  # the first whose branches hold their distance in two parts
-_BRANCH, _EXIT, _CALLS = 0x147, 0x14D, (0x143, 0x144, 0x149, 0x14A, 0x14C, 0x150)
+_BRANCH, _EXIT, _RETURN, _CALL = 0x147, 0x14D, 0x150, 0x144
+_ELSEWHERE = (0x143, 0x149, 0x14A, 0x14C)  # absolute calls and jumps, and branches by a register
 _UNIFORM = range(0x80, 0xC0)
 _ZERO = 0xFF  # number of the register that is zero; a product with it is a move
 _ALWAYS = 7  # number of the predicate that is true
 # Opcodes of line programs: standard ones, and extended ones, which follow a 0
 COPY_ROW, ADVANCE_PC, ADVANCE_LINE, SET_FILE, CONST_ADD_PC, FIXED_ADVANCE_PC = 1, 2, 3, 4, 8, 9
 END_SEQUENCE, SET_ADDRESS = 1, 2
+_WIDTHS = (1, 1, 2, 2, 4, 8, 16, 16)  # bytes, by bits 73 to 75: u8, s8, u16, s16, 32, 64, 128
 _STEPS = 0x1FFFF  # bits 105 to 121 without the flags of register reuse
 Line = tuple[str, int]  # name of a file without folders, and line
 
@@ -71,6 +74,8 @@ class WarpInstruction:
     control: int  # bits 105 to 121 of the instruction
     pending: int = 0  # of DRAIN: groups of copies that may remain
     line: Line | None = None
+    is_call: bool = False  # of a function behind the kernel, such as a division's slow path
+    width: int = 0  # bytes of a thread's access to global memory
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class WarpCode:
 
 def read_warp_code(cubin: bytes) -> WarpCode:
     """Return the code of a cubin with one kernel. Raises ValueError where the image holds none or
-    several, calls a function, or has a branch that leads out of it."""
+    several, or has a call or a branch that leads out of it."""
     parts = dict(elf_sections(cubin))
     texts = [data for name, data in parts.items() if name.startswith(b".text.")]
     if len(texts) != 1 or len(texts[0]) % 16:
@@ -107,7 +112,8 @@ def _read(low: int, high: int, line: Line | None) -> WarpInstruction:
     if kind == MULTIPLY and low >> 24 & 0xFF == _ZERO:
         kind = MOVE
     pending = low >> 38 & 0x3F if kind == DRAIN else 0
-    return WarpInstruction(kind, high >> 41 & _STEPS, pending, line)
+    width = _WIDTHS[high >> 9 & 7] if kind in ACCESSES else 0
+    return WarpInstruction(kind, high >> 41 & _STEPS, pending, line, operation == _CALL, width)
 
 
 def _flow(words: Sequence[tuple[int, int]], is_split: bool) -> Listing:
@@ -116,9 +122,9 @@ def _flow(words: Sequence[tuple[int, int]], is_split: bool) -> Listing:
     result = Listing([Instruction("", "") for _ in words], roots=[0])
     for i, (low, high) in enumerate(words):
         operation, guarded = low & 0x1FF, low >> 12 & 0xF != _ALWAYS
-        if operation in _CALLS:
-            raise ValueError("the code calls a function")
-        leads = [i + 1] if guarded or operation not in (_BRANCH, _EXIT) else []
+        if operation in _ELSEWHERE:
+            raise ValueError("the code jumps to another function")
+        leads = [i + 1] if guarded or operation not in (_BRANCH, _EXIT, _RETURN) else []
         if operation == _BRANCH:
             leads = [i + 1] if guarded or high >> 23 & 0xF != _ALWAYS else []
             leads.append(i + 1 + _distance(low, high, is_split))
@@ -126,7 +132,7 @@ def _flow(words: Sequence[tuple[int, int]], is_split: bool) -> Listing:
         if any(not 0 <= n < len(words) for n in leads):
             raise ValueError("a branch leads out of the code")
         result.successors.append(list(dict.fromkeys(leads)))
-        if operation in (_BRANCH, _EXIT):
+        if operation in (_BRANCH, _EXIT, _RETURN):
             result.ends.add(i)
     return result
 

@@ -25,6 +25,7 @@ from workbench.device.warp_timeline import (
     FLOAT,
     MULTIPLY,
     OTHER,
+    SHARED,
     SPECIAL,
     Issued,
     IssuedCode,
@@ -78,6 +79,7 @@ class IssuedConstants:
 
 ISSUED = IssuedConstants()
 SCHEDULERS = 4  # of a core
+WIDEST = 512  # bytes of a warp's access to shared memory
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class RegionWork:
     amounts: Mapping[str, float]  # by kind: flops, load_bytes, vector, barriers, ...
     executions: float  # of the region by a program, in the mean over the grid
     is_loop: bool
-    waits: int = 0
+    waits: float = 0.0  # for memory; one for the cache counts by its part of that
     wgmma: bool = False
     peak: str = ""  # of the device, that products are held to: "bf16"
     loop: int = 0  # number of the innermost loop's operation; 0 outside of all
@@ -404,10 +406,12 @@ class _IssuedModel(_CodeModel):
         at_once = max(1.0, blocks * self.work.warps / SCHEDULERS)
         latencies = WarpLatencies(ISSUED.memory_s * clock, ISSUED.cache_s * clock)
         cycles = code.cycles(latencies, self.work.fresh, in_loop=passes > 0)
+        # the compiler makes conversions of layouts moves, or nothing
+        most = code.counts.get(SHARED, 0) * self.work.warps * WIDEST / CONSTANTS.shared_bytes_cycle
         return _Terms(
             whole("compute"),
             whole("cache"),
-            whole("shared_memory"),
+            min(whole("shared_memory"), often * blocks * most / clock),
             often * at_once * self._issue_cycles(code) / clock,
             often * at_once * code.counts.get(SPECIAL, 0) * ISSUED.special_cycles / clock,
             whole("lines"),

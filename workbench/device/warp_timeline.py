@@ -52,6 +52,7 @@ class IssuedCode:
     controls: tuple[int, ...]  # bits 105 to 121 of each: stall, yield, barriers set and waited for
     sites: tuple[int, ...] = ()  # of each access: the number of its operation in TTGIR, or 0
     pending: tuple[int, ...] = ()  # of each DRAIN: groups of copies that may remain
+    widths: tuple[int, ...] = ()  # of each access: bytes of a thread
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
