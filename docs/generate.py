@@ -155,11 +155,12 @@ def cell(value: Any) -> str:
 
 
 def index(names: list[str]) -> str:
-    lines = ["# Kernels", "", "One page a kernel, generated from its file.", ""]
+    lines = ["# Kernels", "", "One page per kernel, generated from its file.", ""]
     for name in names:
         spec = catalog.spec_of(name)
-        words = (inspect.getdoc(sys.modules[spec.reference.__module__]) or "").splitlines()
-        lines.append(f"- [{name}]({name}.md): {words[0] if words else ''}")
+        first, *_ = (inspect.getdoc(sys.modules[spec.reference.__module__]) or "").split("\n\n")
+        sentence = re.split(r"(?<=[^.]\.) ", " ".join(first.split()))[0].rstrip(":")
+        lines.append(f"- [{name}]({name}.md): {sentence}")
     return "\n".join(lines) + "\n"
 
 
