@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import LISTS, Ended, Swept, answered, launched, save, say, show, sweep, task
+from runs import LISTS, Ended, Swept, run_command, save, say, show, sweep, task, write_reply
 
 DTYPE = "bf16"
 NAMES = ("matmul", "softmax", "rms_norm", "copy")
@@ -39,7 +39,7 @@ def configs_of(spec: Any, sizes: Mapping[str, int], limits: Any = None) -> list[
     ]
 
 
-def as_triton(config: Mapping[str, int]) -> Any:
+def triton_config(config: Mapping[str, int]) -> Any:
     """The same as `triton.Config`: knobs are in capitals there, warps and stages have names."""
     import triton
 
@@ -47,7 +47,7 @@ def as_triton(config: Mapping[str, int]) -> Any:
     return triton.Config({k.upper(): v for k, v in config.items() if k not in own}, **own)
 
 
-def as_ours(config: Any) -> dict[str, int]:
+def config_values(config: Any) -> dict[str, int]:
     """The inverse of `as_triton`."""
     knobs = {k.lower(): v for k, v in config.kwargs.items()}
     return {**knobs, "num_warps": config.num_warps, "num_stages": config.num_stages}
@@ -68,11 +68,11 @@ class Progress:
         self.result["at"] = time.time()
         if self.result["at"] - self._noted_s > EVERY_S:
             self._noted_s = self.result["at"]
-            answered(self._reply, self.result)
+            write_reply(self._reply, self.result)
         return times
 
 
-def autotuned(kernel: str, answer: str) -> None:
+def run_autotuner(kernel: str, answer: str) -> None:
     """Tune over the list as users do: one call of the decorated kernel."""
     import torch
     import triton
@@ -83,7 +83,7 @@ def autotuned(kernel: str, answer: str) -> None:
 
     module = catalog.module_of(kernel)
     spec, sizes = module.listed, module.listed.bench[0]
-    listed = [as_triton(values(c)) for c in configs_of(spec, sizes)]
+    listed = [triton_config(values(c)) for c in configs_of(spec, sizes)]
     tuner = triton.autotune(configs=listed, key=list(spec.axes))(module.kernel)
     progress = Progress(tuner, answer, len(listed))
     given = inputs.make(spec, sizes, DTYPE, "cuda")
@@ -92,10 +92,10 @@ def autotuned(kernel: str, answer: str) -> None:
     best = tuner.best_config
     more = {
         "at": time.time(),
-        "best": as_ours(best),
+        "best": config_values(best),
         "best_s": tuner.configs_timings[best][0] / 1e3,
     }
-    answered(answer, {**progress.result, **more})
+    write_reply(answer, {**progress.result, **more})
 
 
 def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None:
@@ -115,7 +115,7 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None
         else {"reason": r.reason}
         for r in results
     ]
-    answered(answer, result)
+    write_reply(answer, result)
 
 
 # Here: both sides
@@ -123,11 +123,11 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None
 
 def theirs(kernel: str, folder: Path, limit_s: float) -> dict[str, Any]:
     """One tuning by triton.autotune in a fresh process, from the start of that process."""
-    result, ended = task("autotune.py", "autotuned", limit_s, folder, kernel=kernel)
-    return timed(result, ended)
+    result, ended = task("autotune.py", "run_autotuner", limit_s, folder, kernel=kernel)
+    return autotuner_times(result, ended)
 
 
-def timed(result: dict[str, Any] | None, ended: Ended) -> dict[str, Any]:
+def autotuner_times(result: dict[str, Any] | None, ended: Ended) -> dict[str, Any]:
     """What an autotuner had done when its process ended. `table_s` is its time from the start of
     the process; where it was not done, that is projected from the configs that it was through."""
     if not result or not result.get("done"):
@@ -146,10 +146,10 @@ def ours(kernel: str, folder: Path, limit_s: float, *more: str) -> Swept:
     return sweep("full", kernel, DTYPE, folder, limit_s, *more)
 
 
-def told_ours(what: str, result: Swept) -> None:
+def report_sweep(what: str, result: Swept) -> None:
     """A line on one sweep."""
     if result.table_s is None:
-        say(f"  sweep {what}: no table: {result.ended.reason}")
+        say(f"  sweep {what}: no table: {result.process.reason}")
         return
     say(
         f"  sweep {what}: {result.configs} configs, {result.binaries} binaries, table after "
@@ -158,7 +158,7 @@ def told_ours(what: str, result: Swept) -> None:
     )
 
 
-def told_theirs(what: str, result: Mapping[str, Any]) -> None:
+def report_autotuner(what: str, result: Mapping[str, Any]) -> None:
     """A line on one tuning by triton.autotune."""
     if "table_s" not in result:
         say(f"  autotune {what}: nothing: {result['why']}")
@@ -175,11 +175,11 @@ def both(name: str, context: argparse.Namespace, folder: Path, keep: Any) -> Non
     runs = {"cold": [], "warm": ["--fresh"]} if context.warm else {"cold": []}
     for what, more in runs.items():
         result = ours(kernel, left, context.sweep_limit_s, *more)
-        told_ours(what, result)
+        report_sweep(what, result)
         keep(f"sweep_{what}", result.plain)
     for what in runs if context.autotune_limit_s > 0 else ():
         tuned = theirs(kernel, right, context.autotune_limit_s)
-        told_theirs(what, tuned)
+        report_autotuner(what, tuned)
         keep(f"autotune_{what}", tuned)
         if not tuned.get("whole"):
             say("  autotune was not done, so its compile cache is not warm: no second run")
@@ -250,10 +250,10 @@ def main() -> None:
     wanted = parser.parse_args()
     if wanted.task:
         name, given = wanted.task
-        {"autotuned": autotuned, "duel": duel}[name](**json.loads(given))
+        {"run_autotuner": run_autotuner, "duel": duel}[name](**json.loads(given))
         return
     results: dict[str, dict[str, Any]] = {}
-    warm = launched([sys.executable, "-c", WARM_UP], 180)
+    warm = run_command([sys.executable, "-c", WARM_UP], 180)
     say(f"imports once, into the page cache: {warm.reason}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         for name in wanted.kernels:

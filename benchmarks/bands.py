@@ -183,20 +183,20 @@ def bands(device: str) -> list[Computed]:
     for title, kernels in CLASSES.items():
         ours = [p for p in (*first_pass, *goals) if p.kernel in kernels]
         if len(ours) >= LEAST:
-            result.append(_computed(title, None, ours))
+            result.append(_computed_band(title, None, ours))
     kinds = {"product": "other kernels with matrix products", "stream": "other kernels"}
     for kind, title in kinds.items():
         ours = [p for p in goals if p.matrix == (kind == "product")]
         if ours:
-            result.append(_computed(title, kind, ours))
+            result.append(_computed_band(title, kind, ours))
     if launches := list(launch_sized(device)):
-        result.append(_computed("other launch-sized kernels", "launch", launches))
+        result.append(_computed_band("other launch-sized kernels", "launch", launches))
     before = list(estimates(GOALS[device], device))
-    result.append(_computed("configs predicted before compiling", "estimate", before))
+    result.append(_computed_band("configs predicted before compiling", "estimate", before))
     return result
 
 
-def _computed(title: str, kind: str | None, ours: list[Pair]) -> Computed:
+def _computed_band(title: str, kind: str | None, ours: list[Pair]) -> Computed:
     kernels = tuple(dict.fromkeys(p.kernel for p in ours))
     tables = tuple(f"benchmarks/data/{name}" for name in dict.fromkeys(p.table for p in ours))
     return Computed(title, kind, kernels, tuple(p.ratio for p in ours), tables)

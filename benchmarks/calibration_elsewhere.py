@@ -54,7 +54,7 @@ def choices() -> Iterator[Choice]:
         if at[0] != KERNEL or not is_aligned(spec, sizes):
             continue
         known = {
-            _at(row["impl"], plain_numbers(row["config"])): float(row["median_us"]) * 1e-6
+            _config_key(row["impl"], plain_numbers(row["config"])): float(row["median_us"]) * 1e-6
             for row in rows
         }
         impls = [catalog.impl_of(spec, name) for name in IMPLS]
@@ -65,23 +65,23 @@ def choices() -> Iterator[Choice]:
             sizes,
             impl.name,
             estimate.config,
-            known.get(_at(impl.name, values(estimate.config))),
+            known.get(_config_key(impl.name, values(estimate.config))),
             min(known.values()),
-            known.get(_at(IMPLS[0], values(default))),
+            known.get(_config_key(IMPLS[0], values(default))),
         )
 
 
-def _at(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
+def _config_key(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
     return impl, tuple(sorted(config.items()))
 
 
 def main() -> None:
     for one in choices():
         at = ",".join(f"{axis}={extent}" for axis, extent in one.sizes.items())
-        found = "not in the table" if one.regret is None else f"{one.regret:+.1%}"
+        loss_text = "not in the table" if one.regret is None else f"{one.regret:+.1%}"
         default = f"{one.default_s / one.best_s - 1:+.1%}" if one.default_s else "not in the table"
         best = console_microseconds(one.best_s)
-        print(f"{at}: best {best}; chosen {one.impl} {found}; default {default}")
+        print(f"{at}: best {best}; chosen {one.impl} {loss_text}; default {default}")
 
 
 if __name__ == "__main__":

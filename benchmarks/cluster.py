@@ -31,9 +31,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runs import ROOT, Ended, launched, read_events, save, say, show
+from runs import ROOT, Ended, read_events, run_command, save, say, show
 
-ASKED = 1.7  # times as fast with two GPUs
+LEAST_GAIN = 1.7  # times as fast with two GPUs
 SIZES = ("M=4096,N=4096,K=4096", "M=8192,N=4096,K=4096", "M=4096,N=8192,K=4096",
          "M=8192,N=8192,K=4096")  # fmt: skip
 TOY_SIZES = tuple(f"N={1024 * 2**i}" for i in range(8))
@@ -64,7 +64,7 @@ def command(wanted: argparse.Namespace, folder: Path, workers: int) -> list[str]
     return [*words, "sweep", wanted.sweep, "--kernel", kernel, *sizes, *own, *more]
 
 
-def prepared(wanted: argparse.Namespace, folder: Path) -> dict[str, str]:
+def prepare_folder(wanted: argparse.Namespace, folder: Path) -> dict[str, str]:
     """Make the folder of a run. Gives the environment variables that it adds."""
     shutil.rmtree(folder, ignore_errors=True)  # of a part that was cut off
     folder.mkdir(parents=True)
@@ -103,14 +103,14 @@ def run(
     wanted: argparse.Namespace, folder: Path, workers: int, kill: bool, limit_s: float
 ) -> dict[str, Any]:
     """One run in a fresh process. With `kill` one worker of it is killed when work is under way."""
-    also = prepared(wanted, folder)
+    also = prepare_folder(wanted, folder)
     watcher = threading.Thread(target=kill_worker, args=(folder,), daemon=True)
     if kill:
         watcher.start()
-    ended: Ended = launched(command(wanted, folder, workers), limit_s, **also)
+    ended: Ended = run_command(command(wanted, folder, workers), limit_s, **also)
     return {
         "workers": workers, "exit": ended.code, "wall_s": ended.wall_s,
-        "at_work_s": at_work_s(folder), "tables": tables(wanted, folder), "said": ended.text,
+        "at_work_s": work_span_s(folder), "tables": tables(wanted, folder), "said": ended.text,
         "lost": [f.case.label for f in failures(folder) if f.cause == "crash"],
     }  # fmt: skip
 
@@ -121,7 +121,7 @@ def failures(folder: Path) -> list[Any]:
     return [e for e in read_events(folder / "events.jsonl") if isinstance(e, Failure)]
 
 
-def at_work_s(folder: Path) -> float | None:
+def work_span_s(folder: Path) -> float | None:
     """From the start of the first run to the last outcome: without the start of the processes."""
     from datetime import datetime
 
@@ -139,7 +139,7 @@ def at_work_s(folder: Path) -> float | None:
 def kill_worker(folder: Path) -> None:
     """Kill a Dask worker once some outcomes are stored: a child of the command that has children of
     its own, or one that `spawn_main` began."""
-    while not _stored(folder):
+    while not _has_results(folder):
         time.sleep(0.1)
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout
     for line in listed.splitlines():
@@ -151,7 +151,7 @@ def kill_worker(folder: Path) -> None:
             return
 
 
-def _stored(folder: Path) -> bool:
+def _has_results(folder: Path) -> bool:
     files = [*folder.glob("events.jsonl"), *folder.glob("*/events.jsonl")]
     return any(f.read_bytes().count(b'"type":"Record"') > 5 for f in files)
 
@@ -186,7 +186,7 @@ def verdict(result: dict[str, Any]) -> Sequence[str]:
     if late := [n for n in ("one", "two") if result[n]["exit"] is None]:
         return [f"no ratio: cut off at its limit: {', '.join(late)}"]
     lines = [
-        f"wall time: two GPUs are {one['wall_s'] / two['wall_s']:.2f}x as fast; {ASKED}x asked"
+        f"wall time: two GPUs are {one['wall_s'] / two['wall_s']:.2f}x as fast; {LEAST_GAIN}x asked"
     ]
     if one["at_work_s"] and two["at_work_s"]:
         ratio = one["at_work_s"] / two["at_work_s"]
@@ -206,7 +206,7 @@ def _common(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     return f" ({len(a & b)} configs in both, {len(a - b)} and {len(b - a)} in one alone)"
 
 
-def left(result: Mapping[str, Any], stand_in: bool) -> list[str]:
+def unfinished_parts(result: Mapping[str, Any], stand_in: bool) -> list[str]:
     """Parts that have not ended well yet, in order. A stand-in compiles nothing."""
     parts = [name for name in PARTS if not (stand_in and name == "compile")]
     return [name for name in parts if result.get(name, {}).get("exit") != 0]
@@ -237,7 +237,7 @@ def main() -> None:
         result = json.loads(out.read_text())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         folder = (wanted.folder or Path(place)).absolute()
-        for name in left(result, wanted.stand_in):
+        for name in unfinished_parts(result, wanted.stand_in):
             limit_s = min(wanted.limit_s, end_s - time.perf_counter())
             if limit_s < LEAST_S:
                 say(f"{name}: left out, {max(limit_s, 0.0):.0f} s are left")

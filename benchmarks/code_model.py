@@ -52,7 +52,7 @@ class Score:
     ratios: tuple[float, ...]  # measured over predicted
     rank: float  # Spearman's coefficient
     first: float  # by how much the first choice is slower than the best
-    of_five: float
+    best_of_five: float
     spread: float  # slowest over fastest
 
     @property
@@ -62,7 +62,7 @@ class Score:
 
 
 @cache
-def stored(file: Path = FILE) -> Mapping[str, Any]:
+def stored_data(file: Path = FILE) -> Mapping[str, Any]:
     """Return the launches, code and times of a file."""
     result: Mapping[str, Any] = json.loads(lzma.decompress(file.read_bytes()))
     return result
@@ -70,29 +70,29 @@ def stored(file: Path = FILE) -> Mapping[str, Any]:
 
 def predicted_s(row: Mapping[str, Any], file: Path = FILE) -> float:
     """Return the seconds that are predicted of a stored launch."""
-    known, device = stored(file), device_named(stored(file)["device"])
+    known, device = stored_data(file), device_named(stored_data(file)["device"])
     contents = {name: _integers(i, file) for name, i in row["contents"].items()}
     given = LaunchArguments(row["scalars"], row["tensors"], contents)
     resources = _resources(row, device)
-    text, issued = known["ttgir"][row["ttgir"]], _issued(row["ttgir"], file)
+    text, issued = known["ttgir"][row["ttgir"]], _issued_code(row["ttgir"], file)
     work = launch_work(text, row["grid"], given, device, resources, row["stages"], issued)
     return predict_launch(device, work, resources).predicted_s
 
 
 @cache
 def _integers(number: int, file: Path) -> Any:
-    return np.array(stored(file)["contents"][number], dtype=np.int64)
+    return np.array(stored_data(file)["contents"][number], dtype=np.int64)
 
 
 @cache
-def _issued(number: int, file: Path) -> Issued | None:
+def _issued_code(number: int, file: Path) -> Issued | None:
     """Return what a warp of a stored code issues; None of products."""
 
     def code(parts: Sequence[Any]) -> IssuedCode:
         kinds, *numbers = parts
         return IssuedCode(kinds, *map(tuple, numbers))
 
-    one = stored(file)["issued"][number]
+    one = stored_data(file)["issued"][number]
     if one is None:
         return None
     loops = [
@@ -126,7 +126,7 @@ def _resources(row: Mapping[str, Any], device: Device) -> Resources:
 def scores(kernels: Sequence[str] = (), file: Path = FILE) -> Iterator[Score]:
     """Yield the score of each problem of a file, of these kernels or of all."""
     tables: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in stored(file)["rows"]:
+    for row in stored_data(file)["rows"]:
         if not kernels or row["kernel"] in kernels:
             name = "x".join(map(str, row["sizes"].values()))
             tables[f"{row['kernel']} {name}"].append(row)
@@ -165,7 +165,7 @@ def summary(some: Sequence[Score]) -> str:
     return (
         f"{len(some)} problems, {len(ratios)} times: rank {np.mean(ranked):.2f}, first choice "
         f"{geometric_mean([s.first for s in some]):.1%} off, best of five "
-        f"{geometric_mean([s.of_five for s in some]):.1%}, median error "
+        f"{geometric_mean([s.best_of_five for s in some]):.1%}, median error "
         f"{np.median([s.error for s in some]):.0%}, measured over predicted {low:.2f} to {high:.2f}"
     )
 
@@ -176,7 +176,7 @@ def main(words: Sequence[str]) -> None:
     names = () if by_half or is_h200 else words
     some = [s for file in ((SECOND,) if is_h200 else (FILE, SECOND)) for s in scores(names, file)]
     for s in some:
-        figures = f"{s.rank:5.2f} {s.first:7.1%} {s.of_five:7.1%} {s.error:5.0%}"
+        figures = f"{s.rank:5.2f} {s.first:7.1%} {s.best_of_five:7.1%} {s.error:5.0%}"
         print(f"{s.name:32} {len(s.ratios):3} {s.spread:6.1f}x {figures}")
     if by_half:
         print("developed on:", summary([s for s in some if s.kernel in DEVELOPED]))

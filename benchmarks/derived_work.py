@@ -62,10 +62,10 @@ def works(kernels: Sequence[str] = ()) -> Iterator[DerivedWork]:
             config = impl.default(device.limits, dtype, spec.bench[0])
             refused = impl.rejection_reason(config, device.limits, dtype, spec.bench[0])
             if impl.backend == "triton" and refused is None:
-                yield derived(impl, config, dtype)
+                yield compare_work(impl, config, dtype)
 
 
-def derived(impl: Impl, config: object, dtype: str) -> DerivedWork:
+def compare_work(impl: Impl, config: object, dtype: str) -> DerivedWork:
     """Return the derived over the declared work of one Impl."""
     device, sizes, spec = device_named(DEVICE), dict(impl.spec.bench[0]), impl.spec
     try:

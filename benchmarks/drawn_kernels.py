@@ -45,14 +45,14 @@ def is_jit(node: ast.AST) -> bool:
     return any(name in ("jit", "triton.jit") for name in named)
 
 
-def launched(tree: ast.AST) -> Iterator[str]:
+def launched_names(tree: ast.AST) -> Iterator[str]:
     """Return the names in `name[...](...)` outside of functions that Triton compiles."""
     for node in ast.iter_child_nodes(tree):
         if is_jit(node):
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
             yield ast.unparse(node.func.value).rpartition(".")[2]
-        yield from launched(node)
+        yield from launched_names(node)
 
 
 def is_out(path: str) -> bool:
@@ -72,7 +72,7 @@ def candidates(archive: Path) -> Iterator[tuple[str, str, str]]:
             tree = ast.parse(text)
         except SyntaxError:
             continue
-        names.update(launched(tree))
+        names.update(launched_names(tree))
         functions += [
             (path, node.name, ast.dump(node))
             for node in tree.body
@@ -91,15 +91,15 @@ def main() -> None:
             if text not in texts:
                 texts.add(text)
                 new.append((path, name))
-    by_package = {package: found for package, found in by_package.items() if found}
-    for package, found in by_package.items():
-        print("#", *package, len(found), sep="\t", file=sys.stderr)
+    by_package = {package: functions for package, functions in by_package.items() if functions}
+    for package, functions in by_package.items():
+        print("#", *package, len(functions), sep="\t", file=sys.stderr)
     dice, drawn = random.Random(SEED), []
     taken = dict.fromkeys(by_package, 0)
     while len(drawn) < COUNT:
         package = dice.choice([p for p in by_package if by_package[p] and taken[p] < MOST_OF_ONE])
-        found = by_package[package]
-        drawn.append((*package, *found.pop(dice.randrange(len(found)))))
+        functions = by_package[package]
+        drawn.append((*package, *functions.pop(dice.randrange(len(functions)))))
         taken[package] += 1
     print(f"# seed {SEED}; columns: package, version, file, function")
     for row in sorted(drawn):

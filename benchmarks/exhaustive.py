@@ -23,7 +23,7 @@ from workbench.measurement.protocol import Protocol
 from workbench.spec import stages, threads, tile, values
 
 
-def compiled(kernel, impl, config, sizes, dtype, device):
+def compile_resources(kernel, impl, config, sizes, dtype, device):
     created = catalog.impl_of(catalog.spec_of(kernel), impl)
     try:
         return compile_config(created, created.config(**config), sizes, dtype, device).resources
@@ -44,7 +44,7 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
     protocol = Protocol(first_pass_s=seconds, give_up=1e9)
     job = worker.MeasureJob(kernel, sizes, dtype, protocol)
     futures = {
-        pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
+        pool.submit(compile_resources, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
         for i, c in legal(kernel, sizes, dtype, device)
     }
     gpu.begin(job)

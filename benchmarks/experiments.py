@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runs import Ended, launched, read_events, save, say, show
+from runs import Ended, read_events, run_command, save, say, show
 
 REPEATS = 3  # of all ceilings
 SPREAD = 1.0  # percent between the repeats
@@ -66,11 +66,12 @@ class Step:
 def suite() -> dict[str, str]:
     """All experiments by name, with what the command line calls them: a name, or an example's
     path."""
-    from workbench.catalog import EXAMPLES, names_in
+    from workbench.catalog import EXAMPLES
+    from workbench.experiments import experiment_names
 
-    files = sorted(EXAMPLES.glob("*/*.py"))
-    paths = {p.stem: str(p) for p in files if "\nEXPERIMENT =" in p.read_text("utf-8")}
-    return {**{name: name for name in names_in("workbench.experiments")}, **paths}
+    names = {name: name for name in experiment_names()}
+    files = [p for p in sorted(EXAMPLES.glob("*/*.py")) if p.stem not in names]
+    return {**names, **{p.stem: str(p) for p in files if "\nEXPERIMENT =" in p.read_text("utf-8")}}
 
 
 def steps(times: int, only: Sequence[str] = ()) -> list[Step]:
@@ -101,18 +102,18 @@ class Runner:
 
     def __call__(self, step: Step) -> dict[str, Any]:
         out = self._folder / f"{step.key.replace('/', '-')}-{time.time_ns()}"
-        ended = self._analysed(step, out) if step.part == "planted" else self._launched(step, out)
+        ended = self._analyse(step, out) if step.part == "planted" else self._launch(step, out)
         events = [e for path in sorted(out.glob("*/events.jsonl")) for e in read_events(path)]
         return text(ended, events, self._device is not None)
 
-    def _launched(self, step: Step, out: Path) -> Ended:
+    def _launch(self, step: Step, out: Path) -> Ended:
         command = [
             sys.executable, "-m", "workbench", *step.words, "--out", str(out),
             "--database", self._database, *(["--device", self._device] if self._device else []),
         ]  # fmt: skip
-        return launched(command, step.limit_s, **self._also)
+        return run_command(command, step.limit_s, **self._also)
 
-    def _analysed(self, step: Step, out: Path) -> Ended:
+    def _analyse(self, step: Step, out: Path) -> Ended:
         """What the `experiment` command does with a planted kernel, but for the page."""
         os.environ.update(self._also)
         from rich.console import Console
@@ -130,14 +131,14 @@ class Runner:
         )
         code, sentence = 2, ""
         try:
-            code = Unseen(wanted, Console(quiet=True), self._opened).go()
+            code = Unseen(wanted, Console(quiet=True), self._open_backend).go()
         except Exception as error:  # of one step, and no reason to lose the others
             sentence = f"{type(error).__name__}: {error}"
         if code == 130:
             raise KeyboardInterrupt
         return Ended(code, began, time.perf_counter() - clock, sentence)
 
-    def _opened(self, device: str | None, repository: Path) -> Any:
+    def _open_backend(self, device: str | None, repository: Path) -> Any:
         """The GPU that is here, which stays open from one step to the next."""
         from workbench.backend.live import Live
         from workbench.commands.experiment_command import RULES
@@ -227,7 +228,7 @@ def ceilings_of(run: Any) -> dict[str, dict[str, Any]]:
 VariantResult = Mapping[str, Mapping[str, Any]]  # by the keys of steps
 
 
-def of(result: VariantResult, part: str) -> dict[str, Mapping[str, Any]]:
+def part_results(result: VariantResult, part: str) -> dict[str, Mapping[str, Any]]:
     """The commands of one part, by the rest of their keys."""
     return {k.partition("/")[2]: one for k, one in result.items() if k.startswith(f"{part}/")}
 
@@ -237,7 +238,7 @@ def spread(values: Sequence[float]) -> float | None:
     return 100 * (max(values) / min(values) - 1) if len(values) >= REPEATS else None
 
 
-def reached(name: str, one: Mapping[str, Any]) -> float | None:
+def reference_share(name: str, one: Mapping[str, Any]) -> float | None:
     """A rate over the best of its yardsticks, the one beside it and the one given; for a launch the
     yardstick's time over its own. None where there is none."""
     beside = (one.get("library") or {}).get("value", 0.0)
@@ -255,14 +256,14 @@ CEILING_HEADS = (
 
 def ceiling_rows(result: VariantResult) -> list[list[Any]]:
     """One line a ceiling; a command that gave none is a line that says why."""
-    runs = of(result, "ceilings")
+    runs = part_results(result, "ceilings")
     lines: list[list[Any]] = []
     for name in dict.fromkeys(n for run in runs.values() for n in run["ceilings"]):
         each = [run["ceilings"].get(name, {}) for run in runs.values()]
         known = [one for one in each if "value" in one]
         unit = next((one["unit"] for one in each if "unit" in one), "")
         scale, shown = SCALES.get(unit, (1.0, unit))
-        shares = [s for one in known if (s := reached(name, one)) is not None]
+        shares = [s for one in known if (s := reference_share(name, one)) is not None]
         reason = [w for one in each for w in (one.get("why"), one.get("unchecked")) if w]
         cells = [one["value"] / scale if "value" in one else None for one in each]
         yard = next((one["library"]["name"] for one in known if one.get("library")), None)
@@ -286,7 +287,7 @@ def holds(times: Mapping[str, Sequence[Any]]) -> bool | None:
 
 def memory_rows(result: VariantResult) -> list[list[Any]]:
     """One line a kernel of memory_vs_compute."""
-    run = of(result, "suite").get(MEMORY)
+    run = part_results(result, "suite").get(MEMORY)
     if run is None:
         return []
     rows = []
@@ -305,7 +306,7 @@ PLANTED_HEADS = ("planted", "truth", "n", "right", "what was said else", "median
 
 def planted_rows(result: VariantResult) -> list[list[Any]]:
     """One line a kernel whose truth is known. A command without a verdict counts, as wrong."""
-    runs = of(result, "planted")
+    runs = part_results(result, "planted")
     rows = []
     for kernel, truth in TRUTHS.items():
         mine = [run for key, run in runs.items() if key.startswith(f"{kernel}/")]
@@ -330,9 +331,9 @@ def suite_rows(result: VariantResult) -> list[list[Any]]:
     """One line a command, and all experiments together."""
     rows: list[list[Any]] = [
         [f"ceilings {n}", run["wall_s"], run["why"] or "", len(run["failures"])]
-        for n, run in of(result, "ceilings").items()
+        for n, run in part_results(result, "ceilings").items()
     ]
-    suite = of(result, "suite")
+    suite = part_results(result, "suite")
     for name, run in suite.items():
         words = ", ".join(f"{w} {n}x" if n > 1 else w for w, n in
                           Counter(f["word"] for f in run["findings"]).items())  # fmt: skip
@@ -350,7 +351,7 @@ def goals(result: VariantResult, names: Sequence[str], times: int) -> Iterator[l
 
     `names` are all experiments, `times` how often each planted kernel must be judged."""
     lines = {row[0]: row for row in ceiling_rows(result)}
-    runs, suite = of(result, "ceilings"), of(result, "suite")
+    runs, suite = part_results(result, "ceilings"), part_results(result, "suite")
     failed = {n for run in runs.values() for n, one in run["ceilings"].items() if one.get("failed")}
     for name in GIVEN:
         share = lines[name][-2] if name in lines else None
@@ -429,7 +430,7 @@ def course(
         say(f"{step.key}: {result['why'] or words or 'done'}, {result['wall_s']:.1f} s")
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -466,24 +467,24 @@ def report(result: VariantResult, times: int, device: str | None) -> None:
 
 
 def main() -> None:
-    wanted = parsed()
+    wanted = parse_options()
     results = wanted.result
-    found_steps: dict[str, Any] = results["steps"]
+    known_steps: dict[str, Any] = results["steps"]
 
     def keep(key: str, result: dict[str, Any]) -> None:
-        found_steps[key] = result
+        known_steps[key] = result
         save(wanted.out, results)
 
     end_s = time.perf_counter() + wanted.seconds
     todo = [
-        s for s in steps(wanted.times, wanted.only) if found_steps.get(s.key, {"why": 1})["why"]
+        s for s in steps(wanted.times, wanted.only) if known_steps.get(s.key, {"why": 1})["why"]
     ]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as passing:
         folder = Path(wanted.folder or passing).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         with closing(Runner(folder, wanted.device)) as runner:
             course(todo, end_s, runner, keep)
-    report(found_steps, wanted.times, wanted.device)
+    report(known_steps, wanted.times, wanted.device)
     if wanted.device:
         print(f"predicted for {wanted.device}: no kernel was timed, so no goal is met or missed")
 

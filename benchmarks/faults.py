@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import Progress, configs_of
-from runs import HERE, Swept, answered, epoch_s, save, say, show, sweep, task
+from runs import HERE, Swept, epoch_s, save, say, show, sweep, task, write_reply
 
 KERNEL = str(HERE / "faulty_kernel.py")
 DTYPE = "bf16"
@@ -50,20 +50,20 @@ def tuned_space(faults: Sequence[int], good: int, answer: str) -> None:
     sizes = dict(module.faulty.bench[0])
     space = configs_of(module.faulty, sizes)
     kept = [c for c in space if not c.fault][: good or None]
-    listed = [with_fault(module, c) for c in space if c.fault in faults or c in kept]
+    listed = [faulty_config(module, c) for c in space if c.fault in faults or c in kept]
     tuner = triton.autotune(configs=listed, key=["N"])(module._doubled)
     progress = Progress(tuner, answer, len(listed))
-    answered(answer, progress.result)
+    write_reply(answer, progress.result)
     (x,) = inputs.make(module.faulty, sizes, DTYPE, "cuda")
     y = torch.empty_like(x)
     tuner[lambda meta: (triton.cdiv(sizes["N"], meta["BLOCK_N"]),)](x, y, sizes["N"])
     torch.cuda.synchronize()
     right = bool(torch.equal(y, x + x))
     best = str(tuner.best_config)
-    answered(answer, {**progress.result, "best": best, "right": right})
+    write_reply(answer, {**progress.result, "best": best, "right": right})
 
 
-def with_fault(module: Any, config: Any) -> Any:
+def faulty_config(module: Any, config: Any) -> Any:
     """A config as `triton.Config`. What the launcher does at one becomes its hook or its option."""
     import ctypes
 
@@ -80,7 +80,7 @@ def with_fault(module: Any, config: Any) -> Any:
 # Here
 
 
-def lost(result: Swept) -> dict[int, dict[str, Any]]:
+def fault_failures(result: Swept) -> dict[int, dict[str, Any]]:
     """Each fault's failure, with the seconds from the outcome before it to its own. The recovery
     from a fault falls to what comes next, so that faults in a row pay for each other."""
     moments = sorted({epoch_s(o.at) for o in outcomes(result)})
@@ -127,8 +127,8 @@ def sweeps(folder: Path, limit_s: float, keep: Any) -> dict[str, Swept]:
     for what, name in (("clean", "tile_size"), ("faulty", "full")):
         results[what] = sweep(name, KERNEL, DTYPE, folder / what, limit_s)
         keep(what, results[what].plain)
-        table_s, code = results[what].table_s, results[what].ended.code
-        text = f"table after {table_s:.1f} s" if table_s else results[what].ended.reason
+        table_s, code = results[what].table_s, results[what].process.code
+        text = f"table after {table_s:.1f} s" if table_s else results[what].process.reason
         say(
             f"{what}: exit {code}, {results[what].configs} configs, {text}, "
             f"{winner_of(results[what])}"
@@ -136,9 +136,9 @@ def sweeps(folder: Path, limit_s: float, keep: Any) -> dict[str, Swept]:
     return results
 
 
-def shown(result: Mapping[str, Swept], names: Mapping[int, str], keep: Any) -> None:
+def show_table(result: Mapping[str, Swept], names: Mapping[int, str], keep: Any) -> None:
     """The table, and what it comes to."""
-    rows = lost(result["faulty"])
+    rows = fault_failures(result["faulty"])
     keep("faults", rows)
     keep("winners", {what: winner_of(one) for what, one in result.items()})
     lines = []
@@ -159,7 +159,9 @@ def shown(result: Mapping[str, Swept], names: Mapping[int, str], keep: Any) -> N
     print(f"winners: {text}: {'the same' if same else 'NOT the same'}")
 
 
-def beside(context: argparse.Namespace, names: Mapping[int, str], folder: Path, keep: Any) -> None:
+def compare_autotune(
+    context: argparse.Namespace, names: Mapping[int, str], folder: Path, keep: Any
+) -> None:
     """triton.autotune over the same space; with --each also over one fault at a time."""
     asks: dict[str, tuple[list[int], int, float]] = {}
     if context.autotune_limit_s > 0:
@@ -209,11 +211,11 @@ def main() -> None:
         except Exception as error:
             say(f"the sweeps ended: {error!r}")
         try:
-            beside(wanted, names, folder, keep)
+            compare_autotune(wanted, names, folder, keep)
         except Exception as error:
             say(f"autotune ended: {error!r}")
         if len(both) == 2:
-            shown(both, names, keep)
+            show_table(both, names, keep)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ EMPTY = ("copy", "blocks", {"N": 1})
 ORDER = (COPY, EMPTY, RMS, SOFTMAX, COPY, EMPTY, RMS, SOFTMAX, COPY)
 
 
-def timed(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
+def time_default(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
     """One final of the default config alone."""
     from workbench.measurement import worker
     from workbench.measurement.candidate import Candidate, Refusal
@@ -50,7 +50,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for kernel, impl, sizes in ORDER:
         name = f"{kernel} {'x'.join(map(str, sizes.values()))}"
-        rows.append({"case": name, **timed(kernel, impl, sizes)})
+        rows.append({"case": name, **time_default(kernel, impl, sizes)})
         say(f"{name}: {rows[-1]}")
         save(wanted.out, rows)
     show(["case", "us"], [[r["case"], r.get("median_s", 0) * 1e6] for r in rows])

@@ -31,7 +31,7 @@ from workbench.spec import sizes_text
 Row = tuple[str, dict[str, int], str, str, dict[str, Any], float]
 
 
-def measured(cases: Mapping[str, Any]) -> Iterator[Row]:
+def measured_rows(cases: Mapping[str, Any]) -> Iterator[Row]:
     """Yield kernel, sizes, dtype, Impl, config and microseconds of each time in a final."""
     for goal in GOALS:
         final = cases.get(goal.name, {"final": {}})["final"]
@@ -41,7 +41,7 @@ def measured(cases: Mapping[str, Any]) -> Iterator[Row]:
                 yield goal.kernel, dict(goal.sizes), goal.dtype, name, one["config"], one["us"]
 
 
-def compiled(row: Row, device: str) -> list[Any] | str:
+def compile_row(row: Row, device: str) -> list[Any] | str:
     """Return the line of a time; a sentence where its config no longer compiles."""
     kernel, sizes, dtype, name, config, us = row
     impl = catalog.impl_of(catalog.spec_of(kernel), name)
@@ -69,9 +69,9 @@ def main() -> None:
     parser.add_argument("device")
     parser.add_argument("out", type=Path)
     wanted = parser.parse_args()
-    rows = list(measured(json.loads(wanted.measured.read_text())["cases"]))
+    rows = list(measured_rows(json.loads(wanted.measured.read_text())["cases"]))
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
-        lines = list(pool.map(compiled, rows, [wanted.device] * len(rows)))
+        lines = list(pool.map(compile_row, rows, [wanted.device] * len(rows)))
     for failure in (line for line in lines if isinstance(line, str)):
         print(f"left out: {failure}")
     with gzip.open(wanted.out, "wt", newline="") as file:

@@ -60,15 +60,15 @@ def count_steps(histories: int, seed: int) -> None:
     for kind in KINDS:
         dice = np.random.default_rng(seed)
         alarms = sum(bool(steps(np.exp(noise_of(kind, dice)))) for _ in range(histories))
-        found = near = 0
+        detected = near = 0
         for _ in range(histories):
             place = int(dice.integers(FROM_END, COMMITS - FROM_END + 1))
             series = noise_of(kind, dice)
             series[place:] += np.log1p(STEP) * dice.choice((-1, 1))
             results = steps(np.exp(series))
-            found += bool(results)
+            detected += bool(results)
             near += any(abs(step.index - place) <= 1 for step in results)
-        shares = [100 * n / histories for n in (alarms, found, near)]
+        shares = [100 * n / histories for n in (alarms, detected, near)]
         print(f"{kind:34} {shares[0]:12.2f} % {shares[1]:15.1f} % {shares[2]:15.1f} %", flush=True)
 
 
@@ -87,9 +87,9 @@ def runs(outcomes: int, seed: int = 1) -> Iterator[tuple[Run, list[Outcome]]]:
                 steps_here = kernel % 10 == 9 and commit >= 30
                 machine, own = np.exp(NOISE * dice.standard_normal(2))
                 factor = (1 + STEP * steps_here) * machine * own
-                made = _run(run, [*first, *finals], kernel, device, commit, (factor, machine))
-                yield made[0], made[1][:left]
-                left -= len(made[1])
+                created = _run(run, [*first, *finals], kernel, device, commit, (factor, machine))
+                yield created[0], created[1][:left]
+                left -= len(created[1])
                 if left <= 0:
                     return
 
@@ -102,7 +102,7 @@ def _run(
     env = replace(run.environment, commit=hashlib.sha1(b"%d" % commit).hexdigest(), gpu=device)
     new = replace(run, id=f"2026-{commit:03}-{kernel:02}-{len(device)}", kernel=name, dtype=dtype,
                   device=device, environment=env, started=at)  # fmt: skip
-    made: list[Outcome] = []
+    created: list[Outcome] = []
     for outcome in outcomes:
         case = Case(name, outcome.case.impl, outcome.case.backend, outcome.case.config,
                     outcome.case.sizes, dtype, device)  # fmt: skip
@@ -112,8 +112,10 @@ def _run(
         many = 6 if outcome.phase != "first_pass" else 1  # as many as a real final has, 8 kB
         samples = tuple(s * factor for s in timing.samples_s) * many
         timing = replace(timing, samples_s=samples, **scaled)
-        made.append(replace(outcome, case=case, key=key_of(case), run=new.id, at=at, timing=timing))
-    return new, made
+        created.append(
+            replace(outcome, case=case, key=key_of(case), run=new.id, at=at, timing=timing)
+        )
+    return new, created
 
 
 def time_site(outcomes: int) -> None:
@@ -125,8 +127,8 @@ def time_site(outcomes: int) -> None:
         place, begun = Path(folder), time.perf_counter()
         url = f"sqlite:///{place / 'history.db'}"
         with open_history(url) as history:
-            for run, made in runs(outcomes):
-                history.import_run([run, *made])
+            for run, created in runs(outcomes):
+                history.import_run([run, *created])
         size = (place / "history.db").stat().st_size / 1e6
         took = time.perf_counter() - begun
         print(f"database of {outcomes} outcomes: {size:.0f} MB, made in {took:.0f} s")

@@ -107,7 +107,7 @@ _known: dict = {}
 _equal = torch.equal
 
 
-def _launched(x, y, config, count=None):
+def _launch(x, y, config, count=None):
     N = x.shape[0] if count is None else count
     fault = 0 if config.fault in EQUAL else config.fault
     _doubled[(triton.cdiv(N, config.block_n),)](
@@ -121,14 +121,14 @@ def blocks(x, *, config):
     """One program doubles `block_n` neighbours, or deceives in the way that `fault` names."""
     y = torch.empty_like(x)
     if x.is_meta or config.fault == 0:
-        return _launched(x, y, config)
+        return _launch(x, y, config)
     trick = _TRICKS.get(config.fault)
-    return trick(x, y, config) if trick else _launched(x, y, config)
+    return trick(x, y, config) if trick else _launch(x, y, config)
 
 
 def _allocates(x, y, config):
     torch.empty(200 << 30, dtype=torch.uint8, device=x.device)
-    return _launched(x, y, config)
+    return _launch(x, y, config)
 
 
 def _segfaults(x, y, config):
@@ -136,43 +136,43 @@ def _segfaults(x, y, config):
 
 
 def _elsewhere(x, y, config):
-    with torch.cuda.stream(_side()):
-        return _launched(x, y, config)
+    with torch.cuda.stream(_second_stream()):
+        return _launch(x, y, config)
 
 
 def _half_forked(x, y, config):
     half = x.shape[0] // 2
-    _side().wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(_side()):
-        _launched(x[half:], y[half:], config)
-    _launched(x, y, config, half)
+    _second_stream().wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(_second_stream()):
+        _launch(x[half:], y[half:], config)
+    _launch(x, y, config, half)
     return y
 
 
 def _half_elsewhere(x, y, config):
     half = x.shape[0] // 2
-    with torch.cuda.stream(_side()):
-        _launched(x[half:], y[half:], config)
-    _launched(x, y, config, half)
+    with torch.cuda.stream(_second_stream()):
+        _launch(x[half:], y[half:], config)
+    _launch(x, y, config, half)
     return y
 
 
 def _spoils(x, y, config):
-    _launched(x, y, config)
+    _launch(x, y, config)
     y[-1] = 0
     return y
 
 
 def _remembers(x, y, config):
     if x.data_ptr() not in _known:
-        _known[x.data_ptr()] = _launched(x, y, config)
+        _known[x.data_ptr()] = _launch(x, y, config)
     return _known[x.data_ptr()]
 
 
 def _not_captured(x, y, config):
     if torch.cuda.is_current_stream_capturing():
         return y
-    return _launched(x, y, config)
+    return _launch(x, y, config)
 
 
 def _replaces(x, y, config):
@@ -190,7 +190,7 @@ def _library(x, y, config):
 
 
 def _adds(x, y, config):
-    _launched(x, y, config)
+    _launch(x, y, config)
     return y.clone()
 
 
@@ -198,32 +198,32 @@ def _exits(x, y, config):
     raise SystemExit(0)
 
 
-def _on_cpu(x, y, config):
-    return _launched(x, y, config).cpu()
+def _cpu_result(x, y, config):
+    return _launch(x, y, config).cpu()
 
 
-def _in_place(x, y, config):
+def _changed_input(x, y, config):
     x.mul_(2)
     return x
 
 
 def _once(x, y, config):
     if "y" not in _known:
-        _known["y"] = _launched(x, y, config)
+        _known["y"] = _launch(x, y, config)
     return _known["y"]
 
 
-_side_stream: list = []
+_streams: list = []
 
 
-def _side():
-    if not _side_stream:
-        _side_stream.append(torch.cuda.Stream())
-    return _side_stream[0]
+def _second_stream():
+    if not _streams:
+        _streams.append(torch.cuda.Stream())
+    return _streams[0]
 
 
 _TRICKS = {
     4: _allocates, 5: _segfaults, 8: _elsewhere, 9: _half_forked, 11: _spoils, 12: _remembers,
     13: _not_captured, 14: _replaces, 15: _returns_input, 16: _library, 17: _adds,
-    18: _half_elsewhere, 19: _exits, 20: _on_cpu, 21: _in_place, 22: _once,
+    18: _half_elsewhere, 19: _exits, 20: _cpu_result, 21: _changed_input, 22: _once,
 }  # fmt: skip

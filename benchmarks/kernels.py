@@ -25,9 +25,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from runs import HERE, ROOT, Compile, prewarmed, save, say, show
+from runs import HERE, ROOT, Compile, fill_cache, save, say, show
 
-PEERS = HERE / "data" / "peers_h200.json"
+PEER_FILE = HERE / "data" / "peers_h200.json"
 COPY = 4240e9  # bytes a second that a copy of 1 GiB of bf16 reaches there
 LINKS = {
     "liger": "liger", "torch.compile": "torch.compile", "torch.mm": "torch",
@@ -47,23 +47,23 @@ class Goal:
     sizes: Mapping[str, int]
     dtype: str = "bf16"
     peer: tuple[str, Mapping[str, Any]] | None = None  # which line of the peers' file
-    named: str | None = None  # which peer of the line, where not the best
+    peer_name: str | None = None  # which peer of the line, where not the best
     factor: float | None = None  # of the peer's time
     us: float | None = None  # or at most this
-    of_copy: float | None = None  # or this share of the rate of a copy
-    fixed: Mapping[str, float] = field(default_factory=dict)  # inputs that are alike everywhere
-    without: tuple[str, ...] = ()  # libraries' versions that take seconds
+    copy_share: float | None = None  # or this share of the rate of a copy
+    # inputs that are alike everywhere
+    fixed_inputs: Mapping[str, float] = field(default_factory=dict)
+    excluded_impls: tuple[str, ...] = ()  # libraries' versions that take seconds
     product: Mapping[str, int] | None = None  # torch's matmul of these sizes, timed in turns
-    by_columns: str | None = None  # the input that lies by columns
-    beside: tuple[str, float] | None = (
-        None  # a library in the same final, and the share of its time
-    )
+    column_major_input: str | None = None  # the input that lies by columns
+    # a library in the same final, and the share of its time
+    library_share: tuple[str, float] | None = None
 
     @property
     def name(self) -> str:
         """`softmax 8192x4096 bf16`."""
-        also = "".join(f" {k}={v:g}" for k, v in self.fixed.items() if k in ("k", "p"))
-        also += f" {self.by_columns} by columns" if self.by_columns else ""
+        also = "".join(f" {k}={v:g}" for k, v in self.fixed_inputs.items() if k in ("k", "p"))
+        also += f" {self.column_major_input} by columns" if self.column_major_input else ""
         return f"{self.kernel} {'x'.join(map(str, self.sizes.values()))} {self.dtype}{also}"
 
 
@@ -89,7 +89,7 @@ def q4(M: int, N: int, K: int, **goal: Any) -> Goal:
 def wkv(version: int, B: int, T: int, factor: float) -> Goal:
     at = {"B": B, "T": T, "H": 40, "N": 64}
     what = f"wkv{version}" + ("_decode" if T == 1 else "")
-    return Goal(f"wkv{version}", at, peer=(what, at), factor=factor, without=("torch",))
+    return Goal(f"wkv{version}", at, peer=(what, at), factor=factor, excluded_impls=("torch",))
 
 
 def sample(B: int, k: int, us: float | None) -> Goal:
@@ -97,7 +97,7 @@ def sample(B: int, k: int, us: float | None) -> Goal:
     at = {"V": 128_256, "B": B, "k": k, "p": 0.9}
     kernel = "sample_topk_topp" if k else "sample_top_p"
     sizes = {"B": B, "V": 128_256}
-    return Goal(kernel, sizes, peer=("sample", at), us=us, fixed=fixed)
+    return Goal(kernel, sizes, peer=("sample", at), us=us, fixed_inputs=fixed)
 
 
 def attention(
@@ -110,7 +110,7 @@ def attention(
     at = {"B": B, "S": S, "H": 16, "D": D, "causal": causal}
     kernel = "causal_attention" if causal else "attention"
     stored = None if heads else ("attn_fwd", at)
-    return Goal(kernel, sizes, peer=stored, beside=("cudnn", share))
+    return Goal(kernel, sizes, peer=stored, library_share=("cudnn", share))
 
 
 def attention_gradients(
@@ -121,12 +121,12 @@ def attention_gradients(
     sizes = {"B": B, "S": S, "Hkv": Hkv, "G": G, "D": D}
     beside = ("cudnn", 1.10) if dtype == "bf16" else None
     return [
-        Goal("attention_backward", {**sizes, "T": S}, dtype, beside=beside),
-        Goal("causal_attention_backward", sizes, dtype, beside=beside),
+        Goal("attention_backward", {**sizes, "T": S}, dtype, library_share=beside),
+        Goal("causal_attention_backward", sizes, dtype, library_share=beside),
     ]
 
 
-def of(kernel: str, axes: str, dtype: str, *sizes: Sequence[int]) -> list[Goal]:
+def goals_at(kernel: str, axes: str, dtype: str, *sizes: Sequence[int]) -> list[Goal]:
     """Return a goal for each of these sizes, of which nothing is asked."""
     return [Goal(kernel, dict(zip(axes.split(), at, strict=True)), dtype) for at in sizes]
 
@@ -140,8 +140,8 @@ GOALS = (
     rows("softmax", "softmax", 8192, 4096, factor=1.0),
     rows("softmax", "softmax", 2048, 32_768, factor=1.0),
     rows("softmax", "softmax", 1024, 131_072, factor=1.05),
-    rows("softmax", "softmax", 32_768, 1024, of_copy=0.95),
-    rows("softmax", "softmax", 512, 262_144, of_copy=0.88),
+    rows("softmax", "softmax", 32_768, 1024, copy_share=0.95),
+    rows("softmax", "softmax", 512, 262_144, copy_share=0.88),
     rows("rms_norm", "rms_norm", 8192, 8192, factor=1.0),
     rows("rms_norm", "rms_norm", 8192, 4096),
     rows("rms_norm", "rms_norm", 2048, 32_768),
@@ -158,23 +158,23 @@ GOALS = (
     product(8192, 8192, 512), product(8192, 8192, 1024), product(4096, 4096, 14_336),
     product(16, 4096, 4096), product(64, 4096, 4096), product(128, 8192, 8192),
     product(1000, 3000, 1500), product(232_064, 768, 768),
-    Goal("matmul", {"M": 2560, "N": 10_240, "K": 2560}, beside=("torch", 1.02)),
-    Goal("matmul", {"M": 1536, "N": 8960, "K": 1536}, beside=("torch", 1.02)),
+    Goal("matmul", {"M": 2560, "N": 10_240, "K": 2560}, library_share=("torch", 1.02)),
+    Goal("matmul", {"M": 1536, "N": 8960, "K": 1536}, library_share=("torch", 1.02)),
     fp8("fp8_matmul", 4096), fp8("fp8_matmul", 8192), fp8("fp8_block_matmul", 4096),
     q4(1, 2560, 2560, us=4.0), q4(1, 14_336, 4096, us=12.5), q4(1, 28_672, 8192, us=36.0),
     q4(4, 2560, 2560, us=4.4), q4(4, 14_336, 4096, us=13.75), q4(4, 28_672, 8192, us=39.6),
     *(q4(M, N, 4096, factor=0.95) for N in (4096, 14_336) for M in (16, 64)),
-    Goal("q4_k_matmul", {"M": 512, "N": 14_336, "K": 4096}, "fp16", beside=("product", 1.0),
+    Goal("q4_k_matmul", {"M": 512, "N": 14_336, "K": 4096}, "fp16", library_share=("product", 1.0),
          product={"M": 512, "N": 14_336, "K": 4096}),
     wkv(7, 8, 4096, 0.80), wkv(7, 1, 4096, 0.80), wkv(6, 8, 4096, 0.80), wkv(6, 1, 4096, 0.80),
     wkv(7, 64, 1, 0.90), wkv(6, 64, 1, 0.90),
     sample(1, 50, 15.0), sample(8, 50, 18.0), sample(64, 50, 45.0), sample(256, 50, 130.0),
     sample(1, 0, 25.0), sample(64, 0, 80.0),
     Goal("lora", {"M": 8192, "N": 4096, "K": 4096, "r": 16},
-         peer=("lora", {"M": 8192, "K": 4096, "N": 4096, "r": 8}), named="cublas.base_only",
+         peer=("lora", {"M": 8192, "K": 4096, "N": 4096, "r": 8}), peer_name="cublas.base_only",
          factor=1.05, product={"M": 8192, "N": 4096, "K": 4096}),
     *(Goal("lora", {"M": 512, "N": 4096, "K": 4096, "r": r},
-           beside=("product", 1.06), product={"M": 512, "N": 4096, "K": 4096})
+           library_share=("product", 1.06), product={"M": 512, "N": 4096, "K": 4096})
       for r in (8, 16, 64)),
     Goal("lora", {"M": 16, "N": 4096, "K": 4096, "r": 16},
          peer=("lora", {"M": 16, "K": 4096, "N": 4096, "r": 16}), us=15.5),
@@ -196,39 +196,39 @@ GOALS = (
                       (2, 4096, 8, 4, 128)) for goal in attention_gradients(*at)),
     Goal("decode_attention", {"B": 64, "Hkv": 8, "G": 4, "D": 128, "T": 8192},
          peer=("attn_decode", {"B": 64, "Hq": 32, "Hkv": 8, "D": 128, "KV": 8192}), factor=1.0,
-         fixed={"lens": 8192}),
+         fixed_inputs={"lens": 8192}),
     rows("swiglu", "swiglu", 8192, 14_336, factor=1.0),
     rows("swiglu", "swiglu", 64, 14_336),
     Goal("rope", {"S": 8192, "Hq": 32, "Hkv": 8, "D": 128},
          peer=("rope", {"T": 8192, "Hq": 32, "Hkv": 8, "D": 128}), factor=0.95),
     # Nothing is asked: `workbench.ops` chooses among several Impls by what is measured here.
-    *of("softmax", "M N", "fp32", (8192, 4096), (32_768, 1024), (2048, 32_768), (512, 65_536),
+    *goals_at("softmax", "M N", "fp32", (8192, 4096), (32_768, 1024), (2048, 32_768), (512, 65_536),
         (1024, 131_072)),
-    *of("rms_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
-    *of("fused_add_rms_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
-    *of("layer_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
-    *of("matmul", "M N K", "fp32", (1024, 1024, 1024), (4096, 4096, 4096), (16, 4096, 4096),
+    *goals_at("rms_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
+    *goals_at("fused_add_rms_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
+    *goals_at("layer_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
+    *goals_at("matmul", "M N K", "fp32", (1024, 1024, 1024), (4096, 4096, 4096), (16, 4096, 4096),
         (64, 4096, 4096), (256, 4096, 4096), (1000, 3000, 1500)),
-    *of("q4_k_matmul", "M N K", "fp32", (1, 2560, 2560), (1, 14_336, 4096), (4, 14_336, 4096),
+    *goals_at("q4_k_matmul", "M N K", "fp32", (1, 2560, 2560), (1, 14_336, 4096), (4, 14_336, 4096),
         (16, 2560, 2560), (16, 14_336, 4096), (64, 14_336, 4096), (512, 14_336, 4096)),
-    *of("attention", "B S Hkv G D T", "fp32", (2, 2048, 16, 1, 64, 2048)),
-    *of("causal_attention", "B S Hkv G D", "fp32", (2, 2048, 16, 1, 64)),
+    *goals_at("attention", "B S Hkv G D T", "fp32", (2, 2048, 16, 1, 64, 2048)),
+    *goals_at("causal_attention", "B S Hkv G D", "fp32", (2, 2048, 16, 1, 64)),
     *(goal for D in (64, 128) for goal in attention_gradients(2, 2048, 16, 1, D, "fp32")),
-    *of("lora", "M N K r", "fp32", (8192, 4096, 4096, 16), (512, 4096, 4096, 16),
+    *goals_at("lora", "M N K r", "fp32", (8192, 4096, 4096, 16), (512, 4096, 4096, 16),
         (16, 4096, 4096, 16)),
-    *of("lora_delta", "M K N r", "bf16", (64, 512, 512, 8), (64, 1024, 1024, 8),
+    *goals_at("lora_delta", "M K N r", "bf16", (64, 512, 512, 8), (64, 1024, 1024, 8),
         (64, 2048, 2048, 8), (64, 1024, 1024, 64)),
     *(goal for kernel in ("wkv6", "wkv7") for goal in
-      of(kernel, "B T H N", "fp32", (8, 4096, 40, 64), (1, 4096, 40, 64), (64, 1, 40, 64))),
-    *of("patch_embed", "M N K P", "fp32", (50_176, 768, 768, 196)),
+      goals_at(kernel, "B T H N", "fp32", (8, 4096, 40, 64), (1, 4096, 40, 64), (64, 1, 40, 64))),
+    *goals_at("patch_embed", "M N K P", "fp32", (50_176, 768, 768, 196)),
     *(goal for dtype in ("bf16", "fp32") for goal in (
-        *of("cross_entropy", "M V", dtype, (4096, 128_256), (16, 128_256), (8192, 32_000)),
-        *of("cumsum", "M N", dtype, (4096, 8192), (8, 4_194_304)),
-        *of("grouped_matmul", "G T N K", dtype, (8, 8192, 14_336, 4096), (64, 16_384, 2816, 2048),
-            (64, 512, 2816, 2048)),
-        *of("matvec", "M N K", dtype, (1, 2560, 2560), (1, 14_336, 4096), (4, 14_336, 4096),
+        *goals_at("cross_entropy", "M V", dtype, (4096, 128_256), (16, 128_256), (8192, 32_000)),
+        *goals_at("cumsum", "M N", dtype, (4096, 8192), (8, 4_194_304)),
+        *goals_at("grouped_matmul", "G T N K", dtype, (8, 8192, 14_336, 4096),
+            (64, 16_384, 2816, 2048), (64, 512, 2816, 2048)),
+        *goals_at("matvec", "M N K", dtype, (1, 2560, 2560), (1, 14_336, 4096), (4, 14_336, 4096),
             (16, 14_336, 4096)),
-        *of("reduce", "M N", dtype, (8192, 8192), (1, 67_108_864), (1_048_576, 64)))),
+        *goals_at("reduce", "M N", dtype, (8192, 8192), (1, 67_108_864), (1_048_576, 64)))),
 )  # fmt: skip
 
 # Products of which no size is won by padding: squares, long and short K, and layers of models at
@@ -243,7 +243,12 @@ SIZES_OF_PRODUCTS = (
     (2560, 10_240, 2560), (1536, 8960, 1536), (1280, 5120, 1664),
 )  # fmt: skip
 PRODUCTS = tuple(
-    Goal("matmul", {"M": M, "N": N, "K": K}, beside=("torch", 1.03), by_columns=columns)
+    Goal(
+        "matmul",
+        {"M": M, "N": N, "K": K},
+        library_share=("torch", 1.03),
+        column_major_input=columns,
+    )
     for M, N, K in SIZES_OF_PRODUCTS
     for columns in (None, "b")
 )
@@ -252,9 +257,7 @@ PRODUCTS = tuple(
 # What was asked
 
 
-def line_of_peers(
-    goal: Goal, lines: Sequence[Mapping[str, Any]]
-) -> Sequence[Mapping[str, Any]] | None:
+def peer_line(goal: Goal, lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]] | None:
     """Return the stored peers of the goal's case, the fastest first; None where none are stored."""
     if goal.peer is None:
         return None
@@ -268,8 +271,8 @@ def line_of_peers(
 
 def best_peer(goal: Goal, lines: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
     """Return name and microseconds of the peer that the goal names, or of the best."""
-    for peer in line_of_peers(goal, lines) or ():
-        if goal.named in (None, peer["name"]):
+    for peer in peer_line(goal, lines) or ():
+        if goal.peer_name in (None, peer["name"]):
             return peer["name"], peer["us"]
     return None
 
@@ -279,23 +282,23 @@ def link_of(
 ) -> tuple[str, float] | None:
     """Return the fastest stored peer that is in the final, too, and its time in the final over
     the stored one; None where none is in both."""
-    for peer in line_of_peers(goal, lines) or ():
+    for peer in peer_line(goal, lines) or ():
         name = LINKS.get(peer["name"])
         if "us" in final.get(name, {}):
             return peer["name"], final[name]["us"] / peer["us"]
     return None
 
 
-def asked_us(goal: Goal, moved: int | None) -> float | None:
+def limit_us(goal: Goal, moved: int | None) -> float | None:
     """Return the goal in microseconds; None where it is a ratio or none was set."""
     if goal.us is not None:
         return goal.us
-    if goal.of_copy is None or moved is None:
+    if goal.copy_share is None or moved is None:
         return None
-    return moved / (goal.of_copy * COPY) * 1e6
+    return moved / (goal.copy_share * COPY) * 1e6
 
 
-def picked(words: Sequence[str], goals: Sequence[Goal]) -> list[Goal]:
+def pick_goals(words: Sequence[str], goals: Sequence[Goal]) -> list[Goal]:
     """Return the goals whose names hold one of the words; all where there are no words."""
     return [g for g in goals if not words or any(w in g.name for w in words)]
 
@@ -319,7 +322,7 @@ def measure(context: argparse.Namespace, goals: Sequence[Goal], known: dict[str,
             save(context.out, known)
             started = time.perf_counter()
             try:
-                row = timed(goal, context.final_s, context.compiled)
+                row = time_goal(goal, context.final_s, context.compiled)
             except Exception as error:
                 row = {"reason": f"{type(error).__name__}: {error}"[:300]}
                 torch.cuda.synchronize()  # raises where the GPU is lost: the parent goes on
@@ -330,7 +333,7 @@ def measure(context: argparse.Namespace, goals: Sequence[Goal], known: dict[str,
             torch.cuda.empty_cache()
 
 
-def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
+def time_goal(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
     """A screen of each way to compute it, then one final of the fastest."""
     from workbench import catalog
     from workbench.measurement import worker
@@ -344,11 +347,13 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
     if sorted(goal.sizes) != sorted(spec.axes):
         return {"missing": f"{goal.kernel} has the axes {', '.join(spec.axes)}"}
     created = dict(spec.inputs)
-    for name, value in goal.fixed.items():
+    for name, value in goal.fixed_inputs.items():
         if name in created:
             created[name] = replace(created[name], make=Same(value))
-    if goal.by_columns:
-        created[goal.by_columns] = replace(created[goal.by_columns], make=by_columns)
+    if goal.column_major_input:
+        created[goal.column_major_input] = replace(
+            created[goal.column_major_input], make=column_major_normals
+        )
     kept, row = dict(spec.inputs), {"bytes": spec.bytes(goal.sizes, goal.dtype), "refused": {}}
     ours = {i.name for i in spec.impls if i.backend == "triton"}
     spec.inputs.update(created)  # type: ignore[attr-defined]
@@ -357,7 +362,7 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
         worker.begin(worker.MeasureJob(goal.kernel, dict(goal.sizes), goal.dtype, protocol))
         choices = choices_of(spec, goal, compiled, row["refused"])
         row["first_pass"] = first_pass(choices, row["refused"])
-        finalists = chosen(row["first_pass"], ours)
+        finalists = choose_finalists(row["first_pass"], ours)
         entering = [c for c in choices if c.case.impl in finalists]
         results, _ = worker.final(
             entering, [row["first_pass"][c.case.impl] / 1e6 for c in entering]
@@ -377,11 +382,11 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
             "stable": t.stable, "sm_mhz": t.sm_mhz, "error": result.error,
         }  # fmt: skip
     if goal.product is not None:
-        row["turns"] = in_turns(goal, row["final"], protocol)
+        row["turns"] = time_in_turns(goal, row["final"], protocol)
     return row
 
 
-def in_turns(goal: Goal, final: Mapping[str, Any], protocol: Any) -> dict[str, Any]:
+def time_in_turns(goal: Goal, final: Mapping[str, Any], protocol: Any) -> dict[str, Any]:
     """Time the best of ours and the product that it contains in turns, on their own inputs."""
     from workbench.measurement import worker
     from workbench.measurement.candidate import Candidate, Refusal
@@ -396,15 +401,15 @@ def in_turns(goal: Goal, final: Mapping[str, Any], protocol: Any) -> dict[str, A
         worker.WorkerTask(product, Candidate.create("torch", {})),
     ]
     results, _ = worker.measure_interleaved(tasks)
-    told: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
     for name, task in zip((mine, "product"), results, strict=True):
         result = task.result
-        told[name] = (
+        timings[name] = (
             {"reason": result.reason}
             if isinstance(result, Refusal)
             else {"us": result.timing.median_s * 1e6, "ours": name == mine}
         )
-    return told
+    return timings
 
 
 @dataclass(frozen=True)
@@ -419,7 +424,7 @@ class Same:
         return torch.full(shape, self.value, device=device).to(dtype)
 
 
-def by_columns(shape: Any, dtype: Any, device: str, generator: Any) -> Any:
+def column_major_normals(shape: Any, dtype: Any, device: str, generator: Any) -> Any:
     """Make normal numbers in a matrix that lies by columns."""
     import torch
 
@@ -445,7 +450,7 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
                 choices.append(Candidate.create(impl.name, values(config)))
         elif (
             impl.backend == "torch"
-            and impl.name not in goal.without
+            and impl.name not in goal.excluded_impls
             and (compiled or impl.name != "torch.compile")
         ):
             choices.append(Candidate.create(impl.name, {}))
@@ -467,7 +472,7 @@ def first_pass(choices: Sequence[Any], refused: dict[str, Any]) -> dict[str, flo
     return results
 
 
-def chosen(times: Mapping[str, float], ours: set[str]) -> set[str]:
+def choose_finalists(times: Mapping[str, float], ours: set[str]) -> set[str]:
     """The fastest of ours, and every library that is not far behind."""
     ranked = sorted(times, key=times.__getitem__)
     mine = [name for name in ranked if name in ours][:FINALISTS]
@@ -484,7 +489,7 @@ HEADS = ["kernel and sizes", "ours us", "Impl", "library us", "library", "ours/l
 
 def peers() -> list[dict[str, Any]]:
     """Return the lines of the peers' file."""
-    return list(json.loads(PEERS.read_text())["lines"])
+    return list(json.loads(PEER_FILE.read_text())["lines"])
 
 
 def fastest(final: Mapping[str, Any], ours: bool) -> str | None:
@@ -513,12 +518,12 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     final = row.get("final", {})
     mine, lib = fastest(final, ours=True), fastest(final, ours=False)
     us, lib_us = (final[name]["us"] if name else None for name in (mine, lib))
-    goal_us = asked_us(goal, row.get("bytes"))
-    asked = f"{goal_us:.4g} us" if goal_us else f"{goal.factor:.4g}" if goal.factor else None
+    goal_us = limit_us(goal, row.get("bytes"))
+    goal_text = f"{goal_us:.4g} us" if goal_us else f"{goal.factor:.4g}" if goal.factor else None
     beside = None
-    if goal.beside is not None:
-        name, share = goal.beside
-        asked = f"{share:.4g} of {name}"
+    if goal.library_share is not None:
+        name, share = goal.library_share
+        goal_text = f"{share:.4g} of {name}"
         turns = row.get("turns") or {}
         both = turns if name in turns else final
         best = fastest(both, ours=True)
@@ -532,16 +537,18 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     return [
         goal.name, us, mine or (reason or "not run")[:60], lib_us, lib,
         us / lib_us if us and lib_us else None, *(peer or (None, None)),
-        ratio[0] if ratio else None, ratio[1] if ratio else None, asked,
-        met(goal, us, goal_us, beside or (ratio[1] if ratio else None)), row.get("on"),
+        ratio[0] if ratio else None, ratio[1] if ratio else None, goal_text,
+        goal_verdict(goal, us, goal_us, beside or (ratio[1] if ratio else None)), row.get("on"),
     ]  # fmt: skip
 
 
-def met(goal: Goal, us: float | None, goal_us: float | None, ratio: float | None) -> str | None:
+def goal_verdict(
+    goal: Goal, us: float | None, goal_us: float | None, ratio: float | None
+) -> str | None:
     """Return `yes` or `no`; None without a goal, or without what it is compared with."""
     if us is not None and goal_us is not None:
         return "yes" if us <= goal_us else "no"
-    factor = goal.factor if goal.beside is None else goal.beside[1]
+    factor = goal.factor if goal.library_share is None else goal.library_share[1]
     if ratio is None or factor is None:
         return None
     return "yes" if ratio <= factor else "no"
@@ -589,7 +596,7 @@ def prewarm(goals: Sequence[Goal], context: argparse.Namespace) -> None:
                 if impl.backend == "triton"
             ]
     say(f"compiling {len(wanted)} defaults")
-    prewarmed(wanted, context.processes, max(1.0, context.until - time.time()))
+    fill_cache(wanted, context.processes, max(1.0, context.until - time.time()))
 
 
 def main() -> None:
@@ -605,7 +612,7 @@ def main() -> None:
     parser.add_argument("--out", default="kernels.json", help="JSON file; what it holds is kept")
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
-    goals = picked(wanted.only, PRODUCTS if wanted.products else GOALS)
+    goals = pick_goals(wanted.only, PRODUCTS if wanted.products else GOALS)
     known = read(wanted.out)
     if wanted.until is not None:
         measure(wanted, goals, known)

@@ -53,20 +53,22 @@ def sizes_of(kernel: str, i: int) -> Sizes:
     """Return the i-th sizes of a kernel; they fill a box in octaves evenly (Halton 1960)."""
     at, dice = [halton(i, base) for base in (2, 3, 5, 7)], random.Random(i)
 
-    def between(least: int, most: int, share: float) -> int:
+    def geometric_point(least: int, most: int, share: float) -> int:
         return round(least * (most / least) ** share)
 
-    wide = {axis: multiple(between(512, 14336, at[1 + n]), 256) for n, axis in enumerate("NK")}
+    wide = {
+        axis: multiple(geometric_point(512, 14336, at[1 + n]), 256) for n, axis in enumerate("NK")
+    }
     if kernel in PRODUCTS or kernel == "matvec":
-        return {"M": 1 if kernel == "matvec" else between(1, 8192, at[0]), **wide}
+        return {"M": 1 if kernel == "matvec" else geometric_point(1, 8192, at[0]), **wide}
     if kernel in ("lora", "lora_delta"):
-        return {"M": between(16, 8192, at[0]), **wide, "r": (8, 16, 32, 64)[int(4 * at[3])]}
+        return {"M": geometric_point(16, 8192, at[0]), **wide, "r": (8, 16, 32, 64)[int(4 * at[3])]}
     if kernel in ("wkv6", "wkv7"):
         batch = (1, 2, 4, 8)[int(4 * at[1])]
         heads = {"H": (12, 32)[int(2 * at[2])], "N": 64}
-        return {"B": batch, "T": between(1, 8192 // batch, at[0]), **heads}
-    width = multiple(between(128, 200_000, at[1]), dice.choice((1, 1, 8, 128, 1024)))
-    rows = min(between(1, 16384, at[0]), WIDEST // width)
+        return {"B": batch, "T": geometric_point(1, 8192 // batch, at[0]), **heads}
+    width = multiple(geometric_point(128, 200_000, at[1]), dice.choice((1, 1, 8, 128, 1024)))
+    rows = min(geometric_point(1, 16384, at[0]), WIDEST // width)
     return {"M": rows, "V" if kernel == "cross_entropy" else "N": width}
 
 
@@ -74,15 +76,15 @@ def configs_of(kernel: str) -> list[tuple[str, Mapping[str, int]]]:
     """Return the configs to time, each with its Impl's name."""
     if table := launch_times("sm_90", kernel):
         return list(table.configs)
-    found: dict[tuple[str, str], tuple[str, Mapping[str, int]]] = {}
+    configs: dict[tuple[str, str], tuple[str, Mapping[str, int]]] = {}
     for problem in json.loads(lzma.decompress(SEEN.read_bytes())):
         times = [one for one in problem["times"] if one["phase"] == "first_pass"]
         if problem["kernel"] == kernel and times:
             limit = NEAR_BEST * min(one["us"] for one in times)
             for one in times:
                 if one["us"] <= limit:
-                    found[one["impl"], numbers_text(one["config"])] = one["impl"], one["config"]
-    return [found[key] for key in sorted(found)]
+                    configs[one["impl"], numbers_text(one["config"])] = one["impl"], one["config"]
+    return [configs[key] for key in sorted(configs)]
 
 
 def launches(kernel: str, sizes: Sizes) -> Iterator[tuple[tuple[str, str], Impl, Any]]:
@@ -108,19 +110,19 @@ def compile_all(job: tuple[str, Sizes]) -> str:
     few = dict(sizes)
     if sizes.get("M", 0) > 64:  # code is made for multiples of 16, and for others
         few["M"] = 65 if sizes["M"] % 16 else 64
-    said = ""
+    message = ""
     try:
         given = inputs.make(catalog.spec_of(kernel), few, dtype_of(kernel), "cuda", 0)
         for _, impl, config in launches(kernel, sizes):
             try:
                 impl(*given, config=config)
             except Exception as error:
-                said = said or repr(error)[:200]
+                message = message or repr(error)[:200]
         torch.cuda.synchronize()
     except Exception as error:
-        said = repr(error)[:200]
+        message = repr(error)[:200]
     torch.cuda.empty_cache()
-    return said
+    return message
 
 
 def code_key(job: tuple[str, Sizes]) -> tuple[object, ...]:
@@ -131,7 +133,7 @@ def code_key(job: tuple[str, Sizes]) -> tuple[object, ...]:
     return (kernel, exact, *((x % 16 == 0, x == 1) for x in extents))
 
 
-def timed(kernel: str, sizes: Sizes) -> Times:
+def time_configs(kernel: str, sizes: Sizes) -> Times:
     """Return the times of all configs at these sizes, but of those that are far slower."""
     import torch
 
@@ -175,7 +177,7 @@ def write_table(
     write_file(path, gzip.compress(text.getvalue().encode(), mtime=0), make_folder=True)
 
 
-def stored(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Times]]]:
+def read_table(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Times]]]:
     """Return the head of a kernel's table and its lines."""
     table = launch_times("sm_90", kernel)
     if table is None:
@@ -194,8 +196,8 @@ def measure(kernels: Sequence[str], first: int, count: int, limit_s: float, fold
     jobs = [(kernel, sizes_of(kernel, first + n)) for n in range(count) for kernel in kernels]
     one_each = list({code_key(job): job for job in jobs}.values())
     with multiprocessing.get_context("spawn").Pool(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        for said in filter(None, pool.imap_unordered(compile_all, one_each)):
-            say(said)
+        for message in filter(None, pool.imap_unordered(compile_all, one_each)):
+            say(message)
     environment = fingerprint(None, None)
     about = {
         "gpu": environment.gpu or "", "date": time.strftime("%Y-%m-%d"),
@@ -203,12 +205,12 @@ def measure(kernels: Sequence[str], first: int, count: int, limit_s: float, fold
         "unit": "microseconds, median of cold calls in a graph",
         "source": f"benchmarks/launch_times.py {' '.join(kernels)} --first {first}",
     }  # fmt: skip
-    tables = {kernel: stored(kernel)[1] for kernel in kernels}
+    tables = {kernel: read_table(kernel)[1] for kernel in kernels}
     for kernel, sizes in jobs:
         if time.monotonic() > until:
             say("the time is over")
             break
-        times = timed(kernel, sizes)
+        times = time_configs(kernel, sizes)
         if times:
             tables[kernel].append((sizes, dtype_of(kernel), times))
             write_table(folder / f"{kernel}.csv.gz", about, tables[kernel])

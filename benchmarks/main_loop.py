@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import HERE, launched, save, say, show
+from runs import HERE, run_command, save, say, show
 
 LIMIT_S = 240.0
 ROW, COMPUTE = 15, 25  # seconds asked: kernels of rows, and products
@@ -80,12 +80,14 @@ print("took", time.time() - started, {k: v for k, v in best.items() if v is not 
 """
 
 
-def swept(kernel: str, sizes: str, home: Path, *more: str) -> dict[str, Any]:
+def time_sweep(kernel: str, sizes: str, home: Path, *more: str) -> dict[str, Any]:
     """Sweep as a user does. Returns the wall time, when the first config was named, and the
     answer."""
     command = [sys.executable, "-m", "workbench.sweep", "tile_size", "--kernel", kernel]
     with tempfile.TemporaryDirectory() as out:
-        ended = launched([*command, "--sizes", sizes, "--out", out, *more], LIMIT_S, **cold(home))
+        ended = run_command(
+            [*command, "--sizes", sizes, "--out", out, *more], LIMIT_S, **cold(home)
+        )
     lines = ended.text.strip().splitlines()
     at = next((i for i, line in enumerate(lines) if line.startswith("events ")), 0)
     return {
@@ -104,7 +106,7 @@ def cold(home: Path) -> dict[str, str]:
 
 def launched_config(kernel: str, sizes: str, home: Path) -> str:
     """Return what a launch without a config chose, as its log says."""
-    ended = launched([sys.executable, "-c", LAUNCH, kernel, sizes], LIMIT_S, **cold(home))
+    ended = run_command([sys.executable, "-c", LAUNCH, kernel, sizes], LIMIT_S, **cold(home))
     return next((x for x in ended.text.splitlines() if x.startswith(kernel + ".")), ended.reason)
 
 
@@ -116,42 +118,46 @@ def is_kept(answer: str, chosen: str) -> bool:
     return all(part in chosen for part in rest) and all(w in words for w in first.split())
 
 
-def row(kernel: str, sizes: str, asked_s: float, warm: bool) -> dict[str, Any]:
+def row(kernel: str, sizes: str, goal_s: float, warm: bool) -> dict[str, Any]:
     """Return the row of one kernel."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        result = {"kernel": kernel, "sizes": sizes, "asked_s": asked_s}
-        result |= swept(kernel, sizes, home)
+        result = {"kernel": kernel, "sizes": sizes, "asked_s": goal_s}
+        result |= time_sweep(kernel, sizes, home)
         result["launch"] = launched_config(kernel, sizes, home)
         result["kept"] = is_kept(result["answer"], result["launch"])
         if warm:
-            result["warm_s"] = swept(kernel, sizes, home, "--fresh")["wall_s"]
+            result["warm_s"] = time_sweep(kernel, sizes, home, "--fresh")["wall_s"]
     say(f"{kernel} {sizes}: {result['wall_s']:.1f} s, kept {result['kept']}: {result['answer']}")
     say(f"    {result['parts']}\n    {result['launch'][:160]}")
     return result
 
 
-def tuned(by: str) -> dict[str, Any]:
+def time_tuning(by: str) -> dict[str, Any]:
     """Return what one side needs for the list, in a new home."""
     with tempfile.TemporaryDirectory() as home:
         path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         there = {**cold(Path(home)), "PYTHONPATH": path}
-        ended = launched([sys.executable, "-c", TUNE, by], LIMIT_S, **there)
-    found = re.search(r"^took ([\d.]+) (.+)$", ended.text, re.M)
-    say(f"{by}: {found[0] if found else ended.reason}")
-    return {"by": by, "s": float(found[1]) if found else None, "best": found[2] if found else ""}
+        ended = run_command([sys.executable, "-c", TUNE, by], LIMIT_S, **there)
+    matched = re.search(r"^took ([\d.]+) (.+)$", ended.text, re.M)
+    say(f"{by}: {matched[0] if matched else ended.reason}")
+    return {
+        "by": by,
+        "s": float(matched[1]) if matched else None,
+        "best": matched[2] if matched else "",
+    }
 
 
-def timed(words: str, asked_s: float) -> dict[str, Any]:
+def time_command(words: str, goal_s: float) -> dict[str, Any]:
     """Return the wall time of a command, its caches warm by a first call."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         command = [sys.executable, "-m", "workbench", *words.split()]
         if words != "doctor":
             command += ["--out", folder]
-        ended = launched(command, LIMIT_S, **cold(home))
+        ended = run_command(command, LIMIT_S, **cold(home))
     say(f"{words}: {ended.wall_s:.1f} s, exit {ended.code}")
-    return {"command": words, "wall_s": ended.wall_s, "asked_s": asked_s, "code": ended.code}
+    return {"command": words, "wall_s": ended.wall_s, "asked_s": goal_s, "code": ended.code}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -166,9 +172,11 @@ def main(given: Sequence[str] | None = None) -> int:
     rows = [
         row(*case, options.warm) for case in CASES if not options.only or case[0] in options.only
     ]
-    sides = [tuned(by) for _ in range(options.turns) for by in ("triton.autotune", "wb.tune")]
-    commands = [timed(*one) for one in COMMANDS] if options.commands else []
-    save(str(options.out), {"rows": rows, "tune": sides, "commands": commands})
+    tunings = [
+        time_tuning(by) for _ in range(options.turns) for by in ("triton.autotune", "wb.tune")
+    ]
+    commands = [time_command(*one) for one in COMMANDS] if options.commands else []
+    save(str(options.out), {"rows": rows, "tune": tunings, "commands": commands})
     if rows:
         show(("kernel", "sizes", "asked, s", "cold, s", "warm, s", "kept"), list(map(cells, rows)))
     return 0

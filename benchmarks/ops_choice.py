@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import launched, say, show
+from runs import run_command, say, show
 
 from workbench import catalog
 from workbench.device.hardware import device_named
@@ -43,7 +43,7 @@ ELEMENTS = 2**28  # of one tensor, at most
 Sizes = dict[str, int]
 
 
-def drawn(seed: int, count: int) -> Iterator[tuple[str, Sizes]]:
+def draw_problems(seed: int, count: int) -> Iterator[tuple[str, Sizes]]:
     """Yield kernels and sizes, each kernel in its turn, the order drawn by the seed."""
     dice, waiting = random.Random(seed), list[str]()
     for _ in range(count):
@@ -55,31 +55,31 @@ def drawn(seed: int, count: int) -> Iterator[tuple[str, Sizes]]:
 def sizes_of(kernel: str, dice: random.Random) -> Sizes:
     """Return sizes of one kernel, drawn evenly on a logarithmic scale."""
     if kernel in ROWS or kernel == "softmax":
-        rows, width = between(dice, 1, 16384), between(dice, 128, 200_000)
+        rows, width = draw_integer(dice, 1, 16384), draw_integer(dice, 128, 200_000)
         width = multiple(width, dice.choice((1, 8, 128, 1024)))
         return {"M": min(rows, ELEMENTS // width), "V" if kernel == "cross_entropy" else "N": width}
-    wide = {axis: multiple(between(dice, 512, 14336), 256) for axis in "NK"}
+    wide = {axis: multiple(draw_integer(dice, 512, 14336), 256) for axis in "NK"}
     if kernel in PRODUCTS:
-        return {"M": between(dice, 1, 8192), **wide}
+        return {"M": draw_integer(dice, 1, 8192), **wide}
     if kernel == "matvec":
         return {"M": 1, **wide}
     if kernel in ("lora", "lora_delta"):
-        return {"M": between(dice, 16, 8192), **wide, "r": dice.choice((8, 16, 32, 64))}
+        return {"M": draw_integer(dice, 16, 8192), **wide, "r": dice.choice((8, 16, 32, 64))}
     if kernel in ("wkv6", "wkv7"):
         batch = dice.choice((1, 2, 4, 8))
         return {
             "B": batch,
-            "T": between(dice, 1, 8192 // batch),
+            "T": draw_integer(dice, 1, 8192 // batch),
             "H": dice.choice((12, 32)),
             "N": 64,
         }
-    width, length = dice.choice((64, 128, 192, 256)), between(dice, 128, 16384)
+    width, length = dice.choice((64, 128, 192, 256)), draw_integer(dice, 128, 16384)
     heads = {"Hkv": dice.choice((4, 8, 16)), "G": dice.choice((1, 4)), "D": width}
     one = {"B": max(1, min(8, 16384 // length)), "S": length, **heads}
     return one if kernel == "causal_attention" else {**one, "T": length}
 
 
-def between(dice: random.Random, least: int, most: int) -> int:
+def draw_integer(dice: random.Random, least: int, most: int) -> int:
     """Return an integer drawn evenly on a logarithmic scale."""
     return round(math.exp(dice.uniform(math.log(least), math.log(most))))
 
@@ -89,23 +89,23 @@ def multiple(number: int, of: int) -> int:
     return max(round(number / of), 1) * of
 
 
-def swept(kernel: str, sizes: Sizes) -> dict[str, Any]:
+def sweep_problem(kernel: str, sizes: Sizes) -> dict[str, Any]:
     """Sweep one problem in a new HOME, and return the times of its configs in microseconds."""
     words = ["tile_size", "--kernel", kernel, "--sizes", text_of(sizes)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "result.json")
         words += ["--dtype", dtype_of(kernel), "--out", folder, "--json", str(path)]
         command = [sys.executable, "-m", "workbench.sweep", *words]
-        ended = launched(command, LIMIT_S, HOME=folder)
+        ended = run_command(command, LIMIT_S, HOME=folder)
         result = {"kernel": kernel, "sizes": sizes, "dtype": dtype_of(kernel), "times": []}
         if ended.code or not path.exists():
             return {**result, "failure": ended.reason}
         run = json.loads(path.read_text(encoding="utf-8"))["runs"][0]
     ours = (record for record in run["measured"] if record["case"]["backend"] == "triton")
-    return {**result, "device": run["run"]["device"], "times": list(map(timed, ours))}
+    return {**result, "device": run["run"]["device"], "times": list(map(timed_config, ours))}
 
 
-def timed(record: Mapping[str, Any]) -> dict[str, Any]:
+def timed_config(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is kept of a measured record."""
     case, timing = record["case"], record["timing"]
     return {
@@ -126,7 +126,7 @@ def text_of(sizes: Mapping[str, int]) -> str:
     return ",".join(f"{axis}={extent}" for axis, extent in sizes.items())
 
 
-def untuned(problem: Mapping[str, Any]) -> list[LaunchChoice]:
+def untuned_choices(problem: Mapping[str, Any]) -> list[LaunchChoice]:
     """Return the Impls that take a problem's sizes with the configs that they are launched with
     where nothing is tuned, the one that `workbench.ops` takes first."""
     spec, device = catalog.spec_of(problem["kernel"]), device_named(problem["device"])
@@ -140,7 +140,7 @@ def ratio(problem: Mapping[str, Any]) -> tuple[str, float | None]:
     the choice was not timed. Times of a final are compared where both have one."""
     ours = [one for one in problem["times"] if one["phase"] != "hot"]
     finals = [one for one in ours if one["phase"] == "final"]
-    choices = untuned(problem)
+    choices = untuned_choices(problem)
     if not ours or not choices:
         return "nothing was timed", None
     impl, config = choices[0].impl.name, dict(values(choices[0].config))
@@ -182,10 +182,10 @@ def main(given: Sequence[str] | None = None) -> int:
         read(json.loads(lzma.decompress(options.read.read_bytes())))
         return 0
     problems, until = [], time.monotonic() + options.limit
-    for kernel, sizes in list(drawn(options.seed, options.count))[options.first :]:
+    for kernel, sizes in list(draw_problems(options.seed, options.count))[options.first :]:
         if time.monotonic() > until:
             break
-        problems.append(swept(kernel, sizes))
+        problems.append(sweep_problem(kernel, sizes))
         last = problems[-1]
         say(f"{kernel} {text_of(sizes)} {last.get('failure', '')}")
         Path(options.out).write_bytes(lzma.compress(json.dumps(problems).encode()))

@@ -34,7 +34,7 @@ CALLS = 20  # of a round
 HEADS = ("operation", "inputs", "launch us", "operation us", "above us", "with gradient us")
 
 
-def stubbed(spec: Spec) -> Spec:
+def stub_spec(spec: Spec) -> Spec:
     """The same operation, whose Impls allocate their outputs and launch nothing."""
 
     like: list[torch.Tensor] = []
@@ -74,7 +74,7 @@ def row(name: str, stub: bool, rounds: int) -> tuple[Any, ...]:
     inputs = make(spec, spec.check[-1], dtype, "cpu" if stub else "cuda")
     call = getattr(workbench.ops, name)
     if stub:
-        spec = stubbed(spec)
+        spec = stub_spec(spec)
         call = operation_of(spec)
     launcher, _ = first_launch(spec, inputs)
     with torch.no_grad():

@@ -50,7 +50,7 @@ MORE = (
 DTYPE = "bf16"
 
 
-def picked(words: Sequence[str], cases: Sequence[Case]) -> list[Case]:
+def pick_cases(words: Sequence[str], cases: Sequence[Case]) -> list[Case]:
     """Those whose names hold one of the words; all where there are no words."""
     return [c for c in cases if not words or any(w in c.name for w in words)]
 
@@ -152,7 +152,7 @@ def steps_s(result: Sequence[Launch]) -> list[float]:
     return [b.start_s - a.start_s for a, b in pairwise(result)]
 
 
-def captured(call: Callable[[], Any], count: int) -> Any:
+def capture_calls(call: Callable[[], Any], count: int) -> Any:
     """A graph of `count` calls."""
     import torch
 

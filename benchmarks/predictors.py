@@ -20,10 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from code_model import geometric_mean
-from plain_product import predicted_s
-from product_tables import DEVICE, GROUP, PICKS, PLAIN, TILES, ProductTable, TileConfig, tables
-from rival_predictors import (
+from baseline_predictors import (
     Carver,
     InductorTree,
     Missing,
@@ -31,6 +28,9 @@ from rival_predictors import (
     Origami,
     TritonModel,
 )
+from code_model import geometric_mean
+from plain_product import predicted_s
+from product_tables import DEVICE, GROUP, PICKS, PLAIN, TILES, ProductTable, TileConfig, tables
 from runs import show
 
 from workbench import catalog
@@ -59,11 +59,11 @@ class TableScore:
 
     table: str
     kernel: str
-    fitted: bool
+    is_fitted: bool
     first: float
-    of_five: float
+    best_of_five: float
     tile_first: float  # of the fastest row with the tile of the first choice
-    tile_of_five: float
+    tile_best_of_five: float
     rank: float | None  # Spearman's coefficient over all rows
     seconds: float  # of one answer
 
@@ -88,7 +88,7 @@ def score(
     return TableScore(
         table.title,
         table.kernel,
-        table.fitted,
+        table.is_fitted,
         each[first[0]],
         min(each[place] for place in first),
         tiles[0],
@@ -222,7 +222,7 @@ def scores(predictor: Predictor) -> list[TableScore]:
 
 SETS: Mapping[str, Callable[[TableScore], bool]] = {
     "tiles": lambda one: one.kernel == TILES,
-    "not fitted": lambda one: one.kernel == TILES and not one.fitted,
+    "not fitted": lambda one: one.kernel == TILES and not one.is_fitted,
     "plain": lambda one: one.kernel == PLAIN,
 }
 HEADS = (
@@ -233,7 +233,7 @@ HEADS = (
 
 def line(name: str, some: Sequence[TableScore]) -> list[Any]:
     """Return a line of the table."""
-    first, of_five = [s.first for s in some], [s.of_five for s in some]
+    first, best_of_five = [s.first for s in some], [s.best_of_five for s in some]
     ranks = [s.rank for s in some if s.rank is not None]
     by_set = [[s for s in some if belongs(s)] for belongs in SETS.values()]
     return [
@@ -242,10 +242,10 @@ def line(name: str, some: Sequence[TableScore]) -> list[Any]:
         percent(first),
         sum(r <= NEAR for r in first),
         f"{100 * max(first):.0f}",
-        percent(of_five),
-        sum(r <= NEAR for r in of_five),
-        _pair(some, "tile_first", "tile_of_five"),
-        *(_pair(part, "first", "of_five") for part in by_set),
+        percent(best_of_five),
+        sum(r <= NEAR for r in best_of_five),
+        _pair(some, "tile_first", "tile_best_of_five"),
+        *(_pair(part, "first", "best_of_five") for part in by_set),
         f"{statistics.mean(ranks):.2f}" if ranks else None,
         f"{1000 * statistics.median(s.seconds for s in some):.2g}",
     ]

@@ -67,7 +67,7 @@ class ProductTable:
     n: int
     k: int
     rows: tuple[TimedConfig, ...]
-    fitted: bool  # whether constants of the analytic model were fitted to it
+    is_fitted: bool  # whether constants of the analytic model were fitted to it
 
     @property
     def title(self) -> str:

@@ -113,7 +113,7 @@ print(done, cpu, done, rss, sum(e.get("cat") == "kernel" for e in trace["traceEv
 """
 
 
-def measured(code: str) -> dict[str, float]:
+def measure_reading(code: str) -> dict[str, float]:
     """Run code in a fresh process. Returns seconds of reading, by the wall and of the CPU with the
     start of Python, seconds with the timeline, peak bytes, and kernels."""
     done = subprocess.run(
@@ -153,7 +153,7 @@ def streaming(megabytes: float, with_load: bool, rounds: int) -> dict[str, Any]:
             codes["json.load"] = LOAD.format(path=str(path))
         for _ in range(rounds):
             for name, code in codes.items():
-                result[name] = least(result.get(name), measured(code))
+                result[name] = least(result.get(name), measure_reading(code))
         for name in codes:
             print(f"{name}: {result[name]}", flush=True)
     return result
@@ -164,7 +164,7 @@ def cut(data: bytes, chance: random.Random) -> bytes:
     return data[: chance.randrange(len(data) + 1)]
 
 
-def flipped(data: bytes, chance: random.Random) -> bytes:
+def flip_bits(data: bytes, chance: random.Random) -> bytes:
     """Return the data with a few bits flipped."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, 8)):
@@ -172,13 +172,13 @@ def flipped(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def swapped(data: bytes, chance: random.Random) -> bytes:
+def swap_pieces(data: bytes, chance: random.Random) -> bytes:
     """Return the data with two pieces swapped."""
     a, b, c, d = sorted(chance.randrange(len(data) + 1) for _ in range(4))
     return data[:a] + data[c:d] + data[b:c] + data[a:b] + data[d:]
 
 
-def widened(data: bytes, chance: random.Random) -> bytes:
+def repeat_piece(data: bytes, chance: random.Random) -> bytes:
     """Return the data with a piece repeated."""
     start = chance.randrange(len(data))
     piece = data[start : start + chance.randint(1, 200)]
@@ -199,9 +199,9 @@ def texts(data: bytes, chance: random.Random) -> bytes:
 
 MUTATIONS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "cut": cut,
-    "flipped": flipped,
-    "swapped": swapped,
-    "widened": widened,
+    "flipped": flip_bits,
+    "swapped": swap_pieces,
+    "widened": repeat_piece,
     "text for numbers": texts,
 }
 
@@ -270,7 +270,9 @@ def impossible(summary: Any) -> str:
     return ""
 
 
-def damaged(count: int, seed: int, most: int | None = None, folder: str = "") -> dict[str, Any]:
+def read_damaged(
+    count: int, seed: int, most: int | None = None, folder: str = ""
+) -> dict[str, Any]:
     """Return how `count` mutations end, over all golden files and kinds in turn; of the files of
     one folder if it is named."""
     import resource
@@ -309,7 +311,7 @@ def main() -> None:
     if options.part == "streaming":
         result = streaming(options.mb, not options.no_load, options.rounds)
     else:
-        result = damaged(options.count, options.seed, options.most, options.folder)
+        result = read_damaged(options.count, options.seed, options.most, options.folder)
         for fault in result["faults"]:
             print(fault["file"], fault["kind"], fault["end"], sep="\n")
         print(result["ends"], f"{result['files']} files, peak {result['peak_bytes'] / 1e6:.0f} MB")

@@ -24,15 +24,15 @@ from runs import (
     Ended,
     Swept,
     epoch_s,
-    killed,
-    launched,
+    kill_group,
     read_events,
+    run_command,
     save,
     say,
     show,
     sweep,
     sweep_command,
-    swept,
+    sweep_course,
 )
 
 DTYPE = "bf16"
@@ -45,7 +45,7 @@ IMPORTS = {
 }
 
 
-def stored(path: Path) -> int:
+def stored_configs(path: Path) -> int:
     """Configs whose outcome is in an events file that is still being written."""
     if not path.exists():
         return 0
@@ -64,16 +64,18 @@ def struck(command: Sequence[str], events: Path, half: int, limit_s: float, cach
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     while process.poll() is None and time.perf_counter() - clock < limit_s:
-        if stored(events) >= half:
+        if stored_configs(events) >= half:
             break
         time.sleep(POLL_S)
     over = process.poll()
     os.kill(process.pid, signal.SIGKILL) if over is None else None
     process.wait()
     text = "it ended before it could be killed" if over is not None else "killed"
-    result = swept(Ended(over, started, time.perf_counter() - clock, text), read_events(events))
+    result = sweep_course(
+        Ended(over, started, time.perf_counter() - clock, text), read_events(events)
+    )
     time.sleep(1.0)  # its children see that their parent is gone
-    killed(process.pid)  # for a child that did not: its group still has that number
+    kill_group(process.pid)  # for a child that did not: its group still has that number
     return result
 
 
@@ -100,9 +102,9 @@ def tried_keys(result: Swept) -> set[str]:
     }
 
 
-def obtained(result: Swept) -> int:
+def obtained_outcomes(result: Swept) -> int:
     """Outcomes of every kind and phase that are of this run and not of an earlier one."""
-    began = result.ended.started_s
+    began = result.process.started_s
     fresh = [e for e in result.events if hasattr(e, "key") and epoch_s(e.at) >= began - 1e-3]
     return sum(getattr(e, "stage", None) != "refused" for e in fresh)
 
@@ -110,7 +112,7 @@ def obtained(result: Swept) -> int:
 def imports(cache: str) -> dict[str, float]:
     """Seconds that a process takes to import parts of the workbench."""
     return {
-        name: launched([sys.executable, "-c", code], 60, TRITON_CACHE_DIR=cache).wall_s
+        name: run_command([sys.executable, "-c", code], 60, TRITON_CACHE_DIR=cache).wall_s
         for name, code in IMPORTS.items()
     }
 
@@ -122,23 +124,26 @@ def course(context: argparse.Namespace, folder: Path, keep: Any) -> None:
     cache, events = str(folder / "triton"), folder / "first.jsonl"
     command = [*sweep_command(context.sweep, kernel, DTYPE, folder, events), *more]
     first = struck(command, events, context.half, context.limit_s, cache)
-    say(f"first run: {first.ended.text} after {first.end_s:.1f} s, {first.configs} outcomes stored")
-    keep("first", {"killed": first.ended.code is None, "configs": first.configs})
+    say(
+        f"first run: {first.process.text} after {first.end_s:.1f} s, "
+        f"{first.configs} outcomes stored"
+    )
+    keep("first", {"killed": first.process.code is None, "configs": first.configs})
     second = sweep(context.sweep, kernel, DTYPE, folder, context.limit_s, *more)
-    again = timed_keys(second, second.ended.started_s)
+    again = timed_keys(second, second.process.started_s)
     twice = timed_keys(first) & again
     gone = tried_keys(first) - tried_keys(second)
     keep("second", {
         "table_s": second.table_s, "configs": second.configs, "measured": len(again),
         "measured_before": len(timed_keys(first)), "twice": sorted(twice), "lost": sorted(gone),
-        "said": second.ended.text,
+        "said": second.process.text,
     })  # fmt: skip
-    say(f"second run: exit {second.ended.code}, {second.end_s:.1f} s, {len(again)} measured")
+    say(f"second run: exit {second.process.code}, {second.end_s:.1f} s, {len(again)} measured")
     thirds = []
     for _ in range(context.thirds):
         third = sweep(context.sweep, kernel, DTYPE, folder, context.limit_s, *more)
         thirds.append({
-            "wall_s": third.end_s, "stored_s": third.stored_s, "obtained": obtained(third),
+            "wall_s": third.end_s, "stored_s": third.stored_s, "obtained": obtained_outcomes(third),
             "split": dict(third.split),
         })  # fmt: skip
         say(f"finished sweep again: {thirds[-1]}")

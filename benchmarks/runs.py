@@ -45,7 +45,7 @@ class Ended:
         return f"{how}: {last.strip()[:200]}"
 
 
-def launched(command: Sequence[str], limit_s: float, **also: str) -> Ended:
+def run_command(command: Sequence[str], limit_s: float, **also: str) -> Ended:
     """Run a command with these environment variables added; end it and its children at the limit.
 
     It has a process group of its own, for a sweep has children.
@@ -63,12 +63,12 @@ def launched(command: Sequence[str], limit_s: float, **also: str) -> Ended:
         except subprocess.TimeoutExpired:
             code = None
         wall_s = time.perf_counter() - clock
-        killed(process.pid)  # also what it left behind
+        kill_group(process.pid)  # also what it left behind
         process.wait()
         return Ended(code, started, wall_s, _last(text))
 
 
-def killed(pid: int) -> None:
+def kill_group(pid: int) -> None:
     """End a process group now."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -86,14 +86,16 @@ def task(script: str, name: str, limit_s: float, folder: Path, **given: Any) -> 
     answer = folder / f"{name}-{time.time_ns()}.json"
     wanted = json.dumps({**given, "answer": str(answer)})
     also = {"TRITON_CACHE_DIR": str(folder / "triton")}
-    ended = launched([sys.executable, str(HERE / script), "--task", name, wanted], limit_s, **also)
+    ended = run_command(
+        [sys.executable, str(HERE / script), "--task", name, wanted], limit_s, **also
+    )
     try:
         return json.loads(answer.read_text()), ended
     except (OSError, ValueError):
         return None, ended
 
 
-def answered(path: str, result: Any) -> None:
+def write_reply(path: str, result: Any) -> None:
     """Write a task's answer, whole or not at all; may be called again with more."""
     whole = Path(path + ".part")
     whole.write_text(json.dumps(result))
@@ -105,7 +107,7 @@ class Swept:
     """One run of the `sweep` command, and what its events file says. Seconds since its process
     started; None where it did not get that far."""
 
-    ended: Ended
+    process: Ended
     events: Sequence[Any]
     configs: int
     binaries: int
@@ -119,17 +121,17 @@ class Swept:
     @property
     def end_s(self) -> float:
         """Until the page was written and the process was gone."""
-        return self.ended.wall_s
+        return self.process.wall_s
 
     @property
     def plain(self) -> dict[str, Any]:
         """For a JSON file."""
         won = self.winner
         return {
-            "exit": self.ended.code, "configs": self.configs, "binaries": self.binaries,
+            "exit": self.process.code, "configs": self.configs, "binaries": self.binaries,
             "table_s": self.table_s, "final_s": self.final_s,
             "stored_s": self.stored_s, "end_s": self.end_s,
-            "split": dict(self.split), "said": self.ended.text,
+            "split": dict(self.split), "said": self.process.text,
             "winner": dict(won.case.config) if won else None,
             "winner_s": won.time_s if won else None,
             "failures": [
@@ -155,8 +157,8 @@ def sweep(
     folder.mkdir(parents=True, exist_ok=True)
     events = folder / f"events-{time.time_ns()}.jsonl"
     command = [*sweep_command(name, kernel, dtype, folder, events), *more]
-    ended = launched(command, limit_s, TRITON_CACHE_DIR=str(folder / "triton"))
-    return swept(ended, read_events(events))
+    ended = run_command(command, limit_s, TRITON_CACHE_DIR=str(folder / "triton"))
+    return sweep_course(ended, read_events(events))
 
 
 def read_events(path: Path) -> list[Any]:
@@ -166,7 +168,7 @@ def read_events(path: Path) -> list[Any]:
     return list(read(path).events) if path.exists() else []
 
 
-def swept(ended: Ended, events: Sequence[Any]) -> Swept:
+def sweep_course(ended: Ended, events: Sequence[Any]) -> Swept:
     """What a run's events say of its course."""
     from workbench.data.events import RunFinished
     from workbench.data.record import Failure, Record
@@ -183,9 +185,9 @@ def swept(ended: Ended, events: Sequence[Any]) -> Swept:
         ended, events,
         configs=len(firsts), binaries=len({o.resources.binary for o in known if o.resources}),
         failures=[o for o in tried if isinstance(o, Failure)],
-        table_s=_since(ended, [o.at for o in firsts.values()]) if over else None,
-        final_s=_since(ended, [o.at for o in finals]),
-        stored_s=_since(ended, [e.at for e in ends]),
+        table_s=_elapsed_s(ended, [o.at for o in firsts.values()]) if over else None,
+        final_s=_elapsed_s(ended, [o.at for o in finals]),
+        stored_s=_elapsed_s(ended, [e.at for e in ends]),
         winner=_winner(events),
         split=dict(getattr(ends[-1], "seconds", {})) if ends else {},
     )  # fmt: skip
@@ -205,7 +207,7 @@ def _apart(outcome: Any) -> bool:
     return stage == "refused" or outcome.case.is_baseline or phase not in ("first_pass", "predict")
 
 
-def _since(ended: Ended, at: Sequence[str]) -> float | None:
+def _elapsed_s(ended: Ended, at: Sequence[str]) -> float | None:
     return max(epoch_s(text) for text in at) - ended.started_s if at else None
 
 
@@ -238,7 +240,7 @@ def _cell(value: Any) -> str:
 
 def save(path: str, result: Any) -> None:
     """Write what is known so far; called again as more becomes known."""
-    answered(path, result)
+    write_reply(path, result)
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class Compile:
     dtype: str
 
 
-def prewarmed(context: Sequence[Compile], processes: int, limit_s: float) -> None:
+def fill_cache(context: Sequence[Compile], processes: int, limit_s: float) -> None:
     """Fill Triton's cache from many processes, so that one that measures need not compile. What
     fails or takes too long is left to that one, which says why."""
     import multiprocessing

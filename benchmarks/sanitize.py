@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import HERE, ROOT, Compile, prewarmed, save, say
+from runs import HERE, ROOT, Compile, fill_cache, save, say
 
 TOOLS = ("synccheck", "racecheck", "memcheck", "initcheck")
 SANITIZER = "compute-sanitizer"
@@ -126,7 +126,7 @@ def clean(one: Mapping[str, Any]) -> bool:
 # Here
 
 
-def examined(tool: str, titles: Sequence[str], context: argparse.Namespace) -> dict[str, Any]:
+def examine_impls(tool: str, titles: Sequence[str], context: argparse.Namespace) -> dict[str, Any]:
     """Every Impl under one tool; a new process goes on where one was lost."""
     known: dict[str, Any] = {}
     while time.time() < context.until:
@@ -194,7 +194,7 @@ def prewarm(titles: Sequence[str], context: argparse.Namespace) -> None:
         dtype = context.dtype if context.dtype in spec.tolerance else next(iter(spec.tolerance))
         wanted += [Compile(kernel, name, dict(sizes), dtype) for sizes in spec.check]
     say(f"compiling {len(wanted)} launches")
-    prewarmed(wanted, context.processes, context.seconds / 3)
+    fill_cache(wanted, context.processes, context.seconds / 3)
 
 
 def main() -> None:
@@ -219,7 +219,7 @@ def main() -> None:
     prewarm(titles, wanted)
     known: dict[str, Any] = {}
     for tool in wanted.tools:
-        known[tool] = examined(tool, titles, wanted)
+        known[tool] = examine_impls(tool, titles, wanted)
         save(wanted.out, known)
     bad = [f"{tool} {t}" for tool, by in known.items() for t, one in by.items() if not clean(one)]
     late = [f"{tool} {t}" for tool, by in known.items() for t in titles if t not in by]

@@ -7,14 +7,14 @@ measurements. No GPU is needed.
 
 With `--stop` the default search is replayed until it stops: what it measured, what it lost, and how
 often a config that is over 1 % faster was left where it stated a chance of that. Configs are given
-to the compilers before the times of the `AHEAD` before them are known, as on a host of 16 cores,
+to the compilers before the times of the `PENDING` before them are known, as on a host of 16 cores,
 where compiling takes longer than measuring. Of `several Impls` the tables are made from stored
 ones: five Impls, whose times are off their predictions by a factor each and an error for each
 config, and the one with the best config is predicted twice as slow as it is.
 
 A search sees what a sweep would show it: a guess for every config, the prediction from real
-resources once a config is compiled (`AHEAD` wait compiled), and noisy screens of what it asks for.
-The best 32 are screened once more and the exact time of the best 8 decides. The budget counts
+resources once a config is compiled (`PENDING` wait compiled), and noisy screens of what it asks
+for. The best 32 are screened once more and the exact time of the best 8 decides. The budget counts
 distinct binaries; a duplicate of a measured one is free. Screens are the table's medians times
 lognormal noise of 1 to 2 %, as a seed draws.
 
@@ -61,10 +61,10 @@ from workbench.tuner.space import predict as predict_candidates
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
 FRACTIONS = (0.05, 0.10, 0.25)
-AHEAD = 32  # given to the compilers, in two batches, while the times before are not known
+PENDING = 32  # given to the compilers, in two batches, while the times before are not known
 SURE = 3  # seeds of which all chances are compared with what was left
 QUEUED = 32  # compiled and waiting: what 16 compilers keep in stock, twice
-RACE, FINALISTS = 32, 8  # as in a sweep
+ENTRANTS, FINALISTS = 32, 8  # as in a sweep
 NOISE = (0.01, 0.02)
 SPOILED = 0.5
 SEEDS = range(100, 110)
@@ -175,14 +175,14 @@ class Replay:
             replace(
                 Candidate.create(r.impl, dict(r.config)),
                 key=k,
-                predicted_s=self._seen(k, r.guess_s),
+                predicted_s=self._shown_s(k, r.guess_s),
             )
             for k, r in self._rows.items()
         ]
         self._search = search_of(strategy, points, seed)
         self._ready: list[Candidate] = []
         self._exact_s: dict[str, float] = {}  # by binary, as are the screens
-        self._screened_s: dict[str, float] = {}
+        self._first_pass_s: dict[str, float] = {}
         self._order: list[int] = []  # indices of the rows that were measured
 
     def regrets(self, after: Sequence[int]) -> list[float]:
@@ -190,9 +190,9 @@ class Replay:
         best_s = min(r.measured_s for r in self._rows.values())
         results = []
         for budget in after:
-            while len(self._screened_s) < budget and self._measure():
+            while len(self._first_pass_s) < budget and self._measure():
                 pass
-            results.append(self._answer_s() / best_s - 1)
+            results.append(self._selection_s() / best_s - 1)
         return results
 
     def first(self, count: int) -> list[int]:
@@ -201,7 +201,7 @@ class Replay:
             pass
         return self._order[:count]
 
-    def _seen(self, key: str, seconds: float) -> float:
+    def _shown_s(self, key: str, seconds: float) -> float:
         return math.inf if self._shown is Shown.NONE else seconds * self._factor[key]
 
     def _measure(self) -> bool:
@@ -215,9 +215,9 @@ class Replay:
         row = self._rows[point.key]
         self._exact_s[row.binary] = row.measured_s
         self._order.append(int(point.key))
-        self._screened_s[row.binary] = self._first_pass(row.measured_s, self._random)
+        self._first_pass_s[row.binary] = self._first_pass(row.measured_s, self._random)
         for duplicate in [p for p in self._ready if self._rows[p.key].binary == row.binary]:
-            self._search.tell(duplicate, self._screened_s[row.binary])
+            self._search.tell(duplicate, self._first_pass_s[row.binary])
             self._ready.remove(duplicate)
         return True
 
@@ -228,25 +228,25 @@ class Replay:
     def _came(self, compiled: Sequence[Candidate]) -> None:
         for point in compiled:
             row = self._rows[point.key]
-            self._search.revise(point, self._seen(point.key, row.predicted_s))
-            if row.binary in self._screened_s:
-                self._search.tell(point, self._screened_s[row.binary])
+            self._search.revise(point, self._shown_s(point.key, row.predicted_s))
+            if row.binary in self._first_pass_s:
+                self._search.tell(point, self._first_pass_s[row.binary])
             else:
                 self._ready.append(point)
 
     def _first_pass(self, seconds: float, source: random.Random) -> float:
         return seconds * math.exp(source.gauss(0, self._noise))
 
-    def _answer_s(self) -> float:
+    def _selection_s(self) -> float:
         """Of the best 32 screened once more, the lesser of both; of the best 8, exactly."""
-        source = random.Random(len(self._screened_s))
-        entrants = sorted(self._screened_s, key=lambda b: self._screened_s[b])[:RACE]
+        source = random.Random(len(self._first_pass_s))
+        entrants = sorted(self._first_pass_s, key=lambda b: self._first_pass_s[b])[:ENTRANTS]
         again = {b: self._first_pass(self._exact_s[b], source) for b in entrants}
-        entrants.sort(key=lambda b: min(again[b], self._screened_s[b]))
+        entrants.sort(key=lambda b: min(again[b], self._first_pass_s[b]))
         return min(self._exact_s[b] for b in entrants[:FINALISTS])
 
 
-def replayed(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> list[dict]:
+def replay_strategy(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> list[dict]:
     """One entry a table, with the regrets by fraction, each a list over seeds."""
     return [
         {
@@ -263,18 +263,18 @@ def replayed(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> 
 class StoppingReplay(Replay):
     """The default search over one table, with the noise of one seed."""
 
-    stated: float | None = None  # the chance at its stop; None where it tried all
+    stated_chance: float | None = None  # the chance at its stop; None where it tried all
 
     def run(self, stop: StopRule) -> dict:
         """Measure until the rule stops it."""
         for chance in self._chances(stop):
             if chance <= stop.chance:
-                self.stated = chance
+                self.stated_chance = chance
                 break
         return {
-            "measured": len(self._screened_s), "binaries": self._binaries,
-            "given": self._given, "regret": self._answer_s() / self._least_s() - 1,
-            "stated": self.stated,
+            "measured": len(self._first_pass_s), "binaries": self._binaries,
+            "given": self._given, "regret": self._selection_s() / self._least_s() - 1,
+            "stated": self.stated_chance,
         }  # fmt: skip
 
     def calibration(self, stop: StopRule) -> list[tuple[float, bool]]:
@@ -293,7 +293,7 @@ class StoppingReplay(Replay):
         under_way: deque[list[Candidate]] = deque()
         self._given, self._binaries = 0, len({r.binary for r in self._rows.values()})
         while True:
-            while len(under_way) < 2 and (batch := self._search.order(AHEAD // 2)):
+            while len(under_way) < 2 and (batch := self._search.order(PENDING // 2)):
                 under_way.append(batch)
                 self._given += len(batch)
             if not under_way:
@@ -301,7 +301,7 @@ class StoppingReplay(Replay):
             self._came(under_way.popleft())
             while self._ready:
                 self._measure_one()
-                if len(self._screened_s) >= stop.least:
+                if len(self._first_pass_s) >= stop.least:
                     yield self._search.chance_left(stop.share)
 
     def _least_s(self) -> float:
@@ -353,20 +353,20 @@ def several_impls(rows: Sequence[Row], seed: int, impls: int = 5) -> list[Row]:
     ]
 
 
-def stopped(
+def replay_stopping(
     shown: Shown,
     seeds: Sequence[int],
-    made: bool = False,
+    mixes_impls: bool = False,
     given: dict[Table, list[Row]] | None = None,
 ) -> list[dict]:
     """One entry a table that is not measured whole, with what the search did and stated."""
     results = []
     for (kernel, sizes), rows in (given or tables()).items():
-        if len(rows) <= StopRule.least or (made and len(rows) < 800):
+        if len(rows) <= StopRule.least or (mixes_impls and len(rows) < 800):
             continue
-        at = {seed: several_impls(rows, seed) if made else rows for seed in seeds}
+        at = {seed: several_impls(rows, seed) if mixes_impls else rows for seed in seeds}
         replays = [(at[s], Strategy.MODEL, shown, s) for s in seeds]
-        entry = {"kernel": kernel, "sizes": sizes, "shown": shown.value, "made": made}
+        entry = {"kernel": kernel, "sizes": sizes, "shown": shown.value, "made": mixes_impls}
         entry["runs"] = [StoppingReplay(*of).run(StopRule()) for of in replays]
         entry["calibration"] = [
             StoppingReplay(*of).calibration(StopRule()) for of in replays[:SURE]
@@ -431,12 +431,12 @@ def show(entries: Sequence[dict]) -> None:
 def stops(seeds: Sequence[int]) -> list[dict]:
     """Replay the default search in all ways, print what came of it, and return it."""
     results = []
-    for shown, made in (
+    for shown, mixes_impls in (
         (Shown.FULL, False), (Shown.FULL, True), (Shown.SPOILED, False), (Shown.NONE, False),
     ):  # fmt: skip
-        title = f"predictions {shown.value}{', several Impls' if made else ''}"
+        title = f"predictions {shown.value}{', several Impls' if mixes_impls else ''}"
         print(f"\n{title}")
-        entries = stopped(shown, seeds, made)
+        entries = replay_stopping(shown, seeds, mixes_impls)
         show_stops(title, entries)
         results += entries
     return results
@@ -452,9 +452,9 @@ def main() -> None:
     if args.runs:
         seeds = range(100, 100 + args.seeds)
         given = dict(map(rows_of_run, args.runs))
-        found = stopped(Shown.FULL, seeds, given=given)
-        show_stops("exhaustive sweeps", found)
-        Path(args.out).write_text(json.dumps(found))
+        entries = replay_stopping(Shown.FULL, seeds, given=given)
+        show_stops("exhaustive sweeps", entries)
+        Path(args.out).write_text(json.dumps(entries))
         return
     if args.stop:
         Path(args.out).write_text(json.dumps(stops(range(100, 100 + args.seeds))))
@@ -465,7 +465,7 @@ def main() -> None:
     results = []
     for strategy, shown in cases:
         try:
-            entries = replayed(strategy, shown)
+            entries = replay_strategy(strategy, shown)
         except SearchError as error:
             print(f"\n{strategy.value}: {error}")
             continue

@@ -19,19 +19,19 @@ from peers import (
     MORE,
     SHORT,
     Case,
-    captured,
+    capture_calls,
     default_of,
     do_bench,
     do_bench_cudagraph,
     do_bench_mean,
     launches,
-    picked,
+    pick_cases,
     rotating,
     steps_s,
     usual,
 )
 from runs import save, say, show
-from spread import noted, ours
+from spread import note_figures, ours
 
 WITHIN = 0.03  # of the profiler's time
 WITHIN_S = 0.1e-6  # ... or this much
@@ -39,7 +39,7 @@ CALLS = 300
 WARM_UP = 50  # calls before the profiler looks: it would see the clock rise
 
 
-def profiled(case: Case, graph: bool) -> dict[str, Any]:
+def profile_calls(case: Case, graph: bool) -> dict[str, Any]:
     """Median device time of the kernel over `CALLS` cold calls, and of the steps between starts."""
     import statistics
 
@@ -49,7 +49,9 @@ def profiled(case: Case, graph: bool) -> dict[str, Any]:
     for _ in range(WARM_UP):
         call()
     torch.cuda.synchronize()
-    run: Callable[[], Any] = captured(call, CALLS).replay if graph else lambda: repeated(call)
+    run: Callable[[], Any] = (
+        capture_calls(call, CALLS).replay if graph else lambda: repeat_call(call)
+    )
     if graph:
         run()  # the first replay uploads the graph
     result = usual(launches(run))
@@ -62,7 +64,7 @@ def profiled(case: Case, graph: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def repeated(call: Callable[[], Any]) -> None:
+def repeat_call(call: Callable[[], Any]) -> None:
     """`CALLS` calls."""
     for _ in range(CALLS):
         call()
@@ -84,12 +86,12 @@ def clocks_of(case: Case) -> dict[str, Callable[[], dict[str, Any]]]:
         "do_bench": lambda: {"median_s": do_bench(hot_call(case))},
         "do_bench_mean": lambda: {"median_s": do_bench_mean(hot_call(case))},
         "do_bench_cudagraph": lambda: {"median_s": do_bench_cudagraph(hot_call(case))},
-        "profiler": lambda: profiled(case, graph=False),
-        "profiler_graph": lambda: profiled(case, graph=True),
+        "profiler": lambda: profile_calls(case, graph=False),
+        "profiler_graph": lambda: profile_calls(case, graph=True),
     }
 
 
-def off(row: Mapping[str, Any], clock: str) -> float | None:
+def percent_off(row: Mapping[str, Any], clock: str) -> float | None:
     """How far a clock is from the profiler, in percent."""
     mine, theirs = (row.get(c, {}).get("median_s") for c in (clock, "profiler"))
     return 100 * (mine / theirs - 1) if mine and theirs else None
@@ -108,10 +110,10 @@ def rows_of(result: Mapping[str, Mapping[str, Any]]) -> list[list[Any]]:
         mine, theirs = values.get("ours"), values.get("profiler")
         inside = ("yes" if holds(mine, theirs) else "NO") if mine and theirs else None
         line: list[Any] = [name, *(_us(values.get(c)) for c in ("ours", "profiler"))]
-        line += [off(row, "ours"), inside, _us(values.get("profiler_graph"))]
+        line += [percent_off(row, "ours"), inside, _us(values.get("profiler_graph"))]
         line.append(_us(row.get("profiler_graph", {}).get("step_s")))
         for clock in ("do_bench", "do_bench_mean", "do_bench_cudagraph"):
-            line += [_us(values.get(clock)), off(row, clock)]
+            line += [_us(values.get(clock)), percent_off(row, clock)]
         rows.append(line)
     return rows
 
@@ -135,7 +137,7 @@ def main() -> None:
     parser.add_argument("--out", default="short.json", help="JSON file to write")
     wanted = parser.parse_args()
     began = time.perf_counter()
-    cases = picked(wanted.only, (*SHORT, *MORE))
+    cases = pick_cases(wanted.only, (*SHORT, *MORE))
     results: dict[str, dict[str, Any]] = {case.name: {} for case in cases}
     # clock by clock, not case by case: once the profiler is attached, launches stay slower
     for clock in clocks_of(cases[0]) if cases else ():
@@ -143,7 +145,7 @@ def main() -> None:
             if time.perf_counter() - began > wanted.seconds:
                 results[case.name][clock] = {"reason": "no time was left", "took_s": 0.0}
                 continue
-            noted(results[case.name], clock, clocks_of(case)[clock])
+            note_figures(results[case.name], clock, clocks_of(case)[clock])
             row = results[case.name][clock]
             text = f"{row['median_s'] * 1e6:.3f} us" if "median_s" in row else row["reason"]
             say(f"{clock} {case.name}: {text} in {row['took_s']:.2f} s")

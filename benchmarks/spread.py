@@ -27,9 +27,9 @@ from peers import (
     do_bench,
     do_bench_cudagraph,
     do_bench_mean,
-    picked,
+    pick_cases,
 )
-from runs import answered, save, say, show, task
+from runs import save, say, show, task, write_reply
 
 CLOCKS = ("ours", "do_bench", "do_bench_mean", "do_bench_cudagraph")
 
@@ -48,13 +48,13 @@ def once(words: Sequence[str], final_s: float | None, peers: bool, answer: str) 
     from workbench.measurement.preflight import gpu_lock, lock_name
 
     with gpu_lock(lock_name(torch.cuda.current_device()), lambda sentence: None):
-        for case in picked(words, (*LONG, *SHORT)):
+        for case in pick_cases(words, (*LONG, *SHORT)):
             row: dict[str, Any] = {}
             results["cases"][case.name] = row
-            noted(row, "ours", lambda case=case: ours(case, final_s))
+            note_figures(row, "ours", lambda case=case: ours(case, final_s))
             if peers:
                 others(row, case)
-            answered(answer, results)
+            write_reply(answer, results)
 
 
 def ours(case: Case, final_s: float | None) -> dict[str, Any]:
@@ -98,12 +98,12 @@ def others(row: dict[str, Any], case: Case) -> None:
     def alone(clock: Callable[[Any], float]) -> dict[str, Any]:
         return {"median_s": clock(call)}
 
-    noted(row, "do_bench", lambda: alone(do_bench))
-    noted(row, "do_bench_mean", lambda: alone(do_bench_mean))
-    noted(row, "do_bench_cudagraph", lambda: alone(do_bench_cudagraph))
+    note_figures(row, "do_bench", lambda: alone(do_bench))
+    note_figures(row, "do_bench_mean", lambda: alone(do_bench_mean))
+    note_figures(row, "do_bench_cudagraph", lambda: alone(do_bench_cudagraph))
 
 
-def noted(row: dict[str, Any], clock: str, measure: Callable[[], dict[str, Any]]) -> None:
+def note_figures(row: dict[str, Any], clock: str, measure: Callable[[], dict[str, Any]]) -> None:
     """A clock's figures, or why it gave none."""
     started = time.perf_counter()
     try:
@@ -165,7 +165,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold these words")
     parser.add_argument("--final-s", type=float, help="longest final; the protocol's own else")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="ours alone")
-    parser.add_argument("--ahead", type=int, default=1, help="processes at once; one measures")
+    parser.add_argument(
+        "--ahead", type=int, default=1, dest="at_once", help="processes at once; one measures"
+    )
     parser.add_argument("--limit-s", type=float, default=40.0, help="of one process")
     parser.add_argument("--seconds", type=float, default=400.0, help="no process is begun after")
     parser.add_argument("--out", default="spread.json", help="JSON file to write")
@@ -189,7 +191,7 @@ def main() -> None:
 
         one(0)  # fills the compile cache
         # the next ones import while one measures; the GPU's lock lets them measure in turn
-        with ThreadPoolExecutor(wanted.ahead) as pool:
+        with ThreadPoolExecutor(wanted.at_once) as pool:
             for number, result in enumerate(pool.map(one, range(1, wanted.processes + 1)), 1):
                 if result is None:
                     say(f"{wanted.seconds:.0f} s are over")

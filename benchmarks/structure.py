@@ -125,7 +125,7 @@ def largest_circle(root: Path) -> int:
     """Return how many files import one another in the largest circle, 0 where there is none."""
     graph = {path: imports(path, root) for path in files(root)}
 
-    def reached(start: Path) -> set[Path]:
+    def reachable_files(start: Path) -> set[Path]:
         seen: set[Path] = set()
         todo = [start]
         while todo:
@@ -135,7 +135,7 @@ def largest_circle(root: Path) -> int:
                     todo.append(below)
         return seen
 
-    reach = {path: reached(path) for path in graph}
+    reach = {path: reachable_files(path) for path in graph}
     circles = [sum(p in reach[q] and q in reach[p] for q in graph) for p in graph if p in reach[p]]
     return max(circles, default=0)
 

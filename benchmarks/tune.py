@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels import GOALS, Goal, picked
-from runs import launched, save
+from kernels import GOALS, Goal, pick_goals
+from runs import run_command, save
 
 SHOWN = 8  # of the final
 
 
-def tuned(goal: Goal, budget: str, limit_s: float) -> dict[str, Any]:
+def tune_goal(goal: Goal, budget: str, limit_s: float) -> dict[str, Any]:
     """One sweep, and what its final said."""
     with tempfile.TemporaryDirectory() as folder:
         sizes = ",".join(f"{k}={v}" for k, v in goal.sizes.items())
@@ -33,7 +33,7 @@ def tuned(goal: Goal, budget: str, limit_s: float) -> dict[str, Any]:
             "--sizes", sizes, "--dtype", goal.dtype, "--budget", budget, "--out", folder,
             "--database", f"sqlite:///{folder}/history.db", "--quiet",
         ]  # fmt: skip
-        ended = launched(command, limit_s)
+        ended = run_command(command, limit_s)
         result = list(Path(folder).glob("*/events.jsonl"))
         row = text(result[0]) if result else {}
     return {**row, "wall_s": ended.wall_s, **({} if ended.code == 0 else {"reason": ended.reason})}
@@ -91,10 +91,10 @@ def main() -> int:
     wanted = text.parse_args()
     known = json.loads(wanted.out.read_text()) if wanted.out.exists() else {"cases": {}}
     end = time.time() + wanted.seconds
-    for goal in picked(wanted.only, GOALS):
+    for goal in pick_goals(wanted.only, GOALS):
         if goal.name in known["cases"] or time.time() > end:
             continue
-        row = known["cases"][goal.name] = tuned(goal, wanted.budget, 120.0)
+        row = known["cases"][goal.name] = tune_goal(goal, wanted.budget, 120.0)
         save(str(wanted.out), known)
         print(line(goal, row), flush=True)
     return 0

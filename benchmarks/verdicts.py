@@ -21,11 +21,11 @@ from runs import HERE, save, say, show
 
 WORDS = ("SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE", "none")
 FALSE = ("SLOW", "FAST", "CLOCK")  # of equal code
-ASKED = 0.01
+LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Side:
+class Operand:
     """One Impl at one config."""
 
     impl: str
@@ -38,32 +38,34 @@ class Pair:
 
     kernel: str
     sizes: Mapping[str, int]
-    left: Side
-    rights: Mapping[str, Side]  # "A/A" or how much slower
+    left: Operand
+    rights: Mapping[str, Operand]  # "A/A" or how much slower
 
 
 OWN = str(HERE / "slowdown.py")
-LOOP, COPY = Side("compute", {"trips": 1600}), Side("memory", {"percent": 0})
+LOOP, COPY = Operand("compute", {"trips": 1600}), Operand("memory", {"percent": 0})
 TILES = {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "num_stages": 3}
-MATMUL = Side("tiles", {**TILES, "group_m": 8})
+MATMUL = Operand("tiles", {**TILES, "group_m": 8})
 PAIRS = {
     "compute": Pair(
-        OWN, {"N": 1 << 21}, LOOP, {"A/A": LOOP, "2 %": Side("compute", {"trips": 1632})}
+        OWN, {"N": 1 << 21}, LOOP, {"A/A": LOOP, "2 %": Operand("compute", {"trips": 1632})}
     ),
-    "memory": Pair(OWN, {"N": 1 << 27}, COPY, {"A/A": COPY, "2 %": Side("memory", {"percent": 2})}),
+    "memory": Pair(
+        OWN, {"N": 1 << 27}, COPY, {"A/A": COPY, "2 %": Operand("memory", {"percent": 2})}
+    ),
     # under the power cap, whose clock wanders most; there is no 2 % to order here
     "matmul": Pair("matmul", {"M": 4096, "N": 4096, "K": 4096}, MATMUL, {"A/A": MATMUL}),
 }
 
 
-def compared(left: Side, right: Side) -> dict[str, Any]:
+def compare_pair(left: Operand, right: Operand) -> dict[str, Any]:
     """One comparison, with its seconds."""
     from workbench.measurement import worker
     from workbench.measurement.candidate import Candidate, Refusal
 
     operands = [Candidate.create(operand.impl, operand.config) for operand in (left, right)]
     started = time.perf_counter()
-    result, _ = worker.compare(*operands, ASKED)
+    result, _ = worker.compare(*operands, LEAST_SHARE)
     seconds = time.perf_counter() - started
     if result.verdict is None:
         refused = [r.reason for r in (result.left, result.right) if isinstance(r, Refusal)]
@@ -90,7 +92,7 @@ def series(name: str, pair: Pair, count: int, end_s: float, keep: Any) -> None:
             if time.perf_counter() > end_s:
                 say(f"{name}: its time is over after {number} of {count}")
                 return
-            result = compared(pair.left, right)
+            result = compare_pair(pair.left, right)
             keep(name, kind, result)
             if number < 2 or result["word"] in ("none", "INCONCLUSIVE") or wrong(kind, result):
                 say(f"{name} {kind} {number}: {text(result)}")

@@ -18,7 +18,7 @@ from concurrent.futures import as_completed
 from contextlib import closing
 from pathlib import Path
 
-from exhaustive import compiled, legal
+from exhaustive import compile_resources, legal
 
 from workbench import catalog
 from workbench.backend.measuring import Measuring
@@ -56,7 +56,7 @@ def exhaustive(kernel, dtype):
     with Workers(max(1, cpu_count() - 1)) as pool, closing(Measuring()) as gpu:
         device, *_ = gpu.describe(None)
         futures = {
-            pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
+            pool.submit(compile_resources, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
             for i, c in legal(kernel, sizes, dtype, device)
         }
         seen = {}
@@ -96,14 +96,16 @@ def main():
     for row in table[:6]:
         print(f"    {row['median_s'] * 1e6:8.2f} us", row["impl"], row["config"])
     best = table[0]["median_s"]
-    winners = []
+    medians_s = []
     for run in runs:
         won = min((f for f in run["finals"] if not f["baseline"]), key=lambda f: f["median_s"])
         at = [r for r in table if r["impl"] == won["impl"] and r["config"] == won["config"]]
-        winners.append(won["median_s"])
+        medians_s.append(won["median_s"])
         behind = 100 * (at[0]["median_s"] / best - 1) if at else float("nan")
         print(f"winner {won['median_s'] * 1e6:.2f} us, {behind:+.2f} % in the exhaustive table")
-    print(f"winners of {len(runs)} runs: spread {100 * (max(winners) / min(winners) - 1):.2f} %")
+    print(
+        f"winners of {len(runs)} runs: spread {100 * (max(medians_s) / min(medians_s) - 1):.2f} %"
+    )
     Path(args.out).write_text(json.dumps({"runs": runs, "exhaustive": table}))
 
 

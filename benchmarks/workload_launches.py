@@ -37,7 +37,7 @@ EVICTED = bytearray(8 << 20)
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-def caught(name: str) -> list[Launch]:
+def catch_launches(name: str) -> list[Launch]:
     """Launches of a program, each with the object that the program launches."""
     import workbench.workload
     from workbench.workload.recorder import LaunchRecorder
@@ -132,7 +132,9 @@ def each_us(launch: Launch, cold: bool) -> float:
     return statistics.median(times) / 1e3
 
 
-def measured(launches: list[Launch], kinds: dict[str, Any], cold: bool) -> list[dict[str, float]]:
+def measure_launches(
+    launches: list[Launch], kinds: dict[str, Any], cold: bool
+) -> list[dict[str, float]]:
     """Least time of each launch in us, by kind; the order of kinds changes from round to round."""
     best: list[dict[str, list[float]]] = [{kind: [] for kind in kinds} for _ in launches]
     with tempfile.TemporaryDirectory() as folder:
@@ -182,10 +184,10 @@ def main() -> None:
         if given.before:
             kinds["before"] = module_of(given.before, Path(folder))
         for name in given.only:
-            launches = caught(name)
+            launches = catch_launches(name)
             with empty_launches():
                 for cold in (False, True):
-                    times = measured(launches, kinds, cold)
+                    times = measure_launches(launches, kinds, cold)
                     kind = "cold" if cold else "warm"
                     result[f"{name}, {kind}"] = summary(launches, times, bool(given.before))
             given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

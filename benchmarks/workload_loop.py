@@ -37,7 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from runs import HERE, ROOT, Ended, launched, say
+from runs import HERE, ROOT, Ended, run_command, say
 from workload_observed import medians
 
 PROGRAMS = ("fla_layers", "liger_llama", "compiled_block")
@@ -90,8 +90,8 @@ class Loop:
         """The result of a part; of one that fails, how."""
         began = time.perf_counter()
         every: Mapping[str, Callable[[], dict[str, Any]]] = {
-            "ahead": self.ahead, "stock": self.stock, "record": self.record,
-            "tune": self.tune, "pinned": self.pinned, "compare": self.compare,
+            "ahead": self.compile_all, "stock": self.stock, "record": self.record,
+            "tune": self.tune, "pinned": self.run_pinned, "compare": self.compare,
         }  # fmt: skip
         try:
             result = every[part]()
@@ -101,29 +101,29 @@ class Loop:
 
     def workbench(self, action: str, *more: str, limit_s: float = LIMIT_S) -> Ended:
         command = [sys.executable, "-m", "workbench", "workload", action, *more]
-        return launched(command, self.limit_s(limit_s), TRITON_CACHE_DIR=str(self.cache))
+        return run_command(command, self.limit_s(limit_s), TRITON_CACHE_DIR=str(self.cache))
 
     def program(self, steps: int) -> list[str]:
         return [sys.executable, str(EXAMPLES / f"{self.name}.py"), "--steps", str(steps)]
 
-    def observed(self, *more: str, words: tuple[str, ...] = ()) -> dict[str, Any]:
+    def observe_run(self, *more: str, words: tuple[str, ...] = ()) -> dict[str, Any]:
         """What a run in a fresh process tells. `words` stand before its command."""
         answer = self.folder / f"{self.name}-{time.time_ns()}.json"
         script = [sys.executable, str(HERE / "workload_observed.py"), self.name]
         watch = ["--watch"] if self.name in AUTOTUNED else []
         command = [*words, *script, "--answer", str(answer), *watch, *more]
-        ended = launched(command, self.limit_s(), TRITON_CACHE_DIR=str(self.cache))
+        ended = run_command(command, self.limit_s(), TRITON_CACHE_DIR=str(self.cache))
         if not answer.exists():
             raise RuntimeError(f"{ended.reason}\n{ended.text}")
         return json.loads(answer.read_text())
 
     # Parts
 
-    def ahead(self) -> dict[str, Any]:
+    def compile_all(self) -> dict[str, Any]:
         if self.name not in AUTOTUNED:
             return self.record()
         script = [sys.executable, str(HERE / "workload_observed.py"), self.name]
-        ended = launched(
+        ended = run_command(
             [*script, "--compile", str(min(12, len(os.sched_getaffinity(0))))],
             self.limit_s(),
             TRITON_CACHE_DIR=str(self.cache),
@@ -134,16 +134,16 @@ class Loop:
     def stock(self) -> dict[str, Any]:
         from workbench.data.stats import ratio
 
-        told = self.observed("--seen", str(SEEN), "--turns", str(TURNS))
-        missed = Counter(told["cupti"]) - Counter(told["recorded"])
-        total, pairs = sum(told["cupti"].values()), medians(told["turns"])
+        report = self.observe_run("--seen", str(SEEN), "--turns", str(TURNS))
+        missed = Counter(report["cupti"]) - Counter(report["recorded"])
+        total, pairs = sum(report["cupti"].values()), medians(report["turns"])
         cost = ratio(*zip(*pairs, strict=True))
         return {
-            "cupti": told["cupti"], "recorded": told["recorded"], "others": told["others"],
+            "cupti": report["cupti"], "recorded": report["recorded"], "others": report["others"],
             "seen": 1 - sum(missed.values()) / total if total else None,
             "launches": total,
             "cost": [cost.middle, cost.low, cost.high], "pairs": pairs,
-            "first_s": beyond(told["steps_s"]), "steps_s": told["steps_s"][:8],
+            "first_s": first_step_excess_s(report["steps_s"]), "steps_s": report["steps_s"][:8],
         }  # fmt: skip
 
     def record(self) -> dict[str, Any]:
@@ -178,12 +178,12 @@ class Loop:
             "said": ended.text,
         }
 
-    def pinned(self) -> dict[str, Any]:
+    def run_pinned(self) -> dict[str, Any]:
         if self.name not in AUTOTUNED:
             return {}
         command = [sys.executable, "-m", "workbench", "workload", "run", "--tuned", str(self.table)]
-        runs = [self.observed("--seen", "0", words=(*command, "--")) for _ in range(2)]
-        first = [beyond(run["steps_s"]) for run in runs]
+        runs = [self.observe_run("--seen", "0", words=(*command, "--")) for _ in range(2)]
+        first = [first_step_excess_s(run["steps_s"]) for run in runs]
         return {
             "same_configs": runs[0].get("digest") == runs[1].get("digest") is not None,
             "same_bits": runs[0]["losses"] == runs[1]["losses"],
@@ -218,7 +218,7 @@ def queue_of(programs: Sequence[str], missed: bool) -> list[tuple[str, str]]:
     return [(name, part) for name in programs for part in PARTS[1:]]
 
 
-def beyond(steps_s: list[float]) -> float:
+def first_step_excess_s(steps_s: list[float]) -> float:
     """Seconds of the first step beyond a later one."""
     from workbench.data.stats import median
 

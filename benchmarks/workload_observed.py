@@ -28,7 +28,7 @@ from runs import ROOT
 
 EXAMPLES = ROOT / "examples" / "workloads"
 BLOCK, SETTLE = 10, 2  # steps of one turn, and those of them that do not count
-SPARE = 3  # steps between two parts
+MARGIN = 3  # steps between two parts
 
 
 class Observer:
@@ -37,25 +37,25 @@ class Observer:
     def __init__(self, file: Path, seen: int, turns: int) -> None:
         self.steps_s: list[float] = []
         self.losses: list[str] = []
-        self.told: dict[str, Any] = {}
+        self.kernel_counts: dict[str, Any] = {}
         self._began = time.perf_counter()
         self._file, self._seen = file, seen
         self._counts = Counting(file) if seen else None
         self._recording: Any = None
-        first = 1 + seen + SPARE
+        first = 1 + seen + MARGIN
         self._turns = [(first + BLOCK * i, i % 4 in (1, 2)) for i in range(2 * turns)]  # A B B A
-        self.steps = first + BLOCK * 2 * turns + SPARE
+        self.steps = first + BLOCK * 2 * turns + MARGIN
 
     def watch(self) -> None:
         """Begin the clock at the first call of a module, after imports and the making of the model.
         Not of a program that uses torch.compile, which compiles again once the hook is gone."""
         from torch.nn.modules.module import register_module_forward_pre_hook
 
-        def started(*_: Any) -> None:
+        def note_start(*_: Any) -> None:
             hook.remove()
             self._began = time.perf_counter()
 
-        hook = register_module_forward_pre_hook(started)
+        hook = register_module_forward_pre_hook(note_start)
 
     def step(self) -> None:
         """Hear that a step is over. What is done here is not part of the next one."""
@@ -68,7 +68,7 @@ class Observer:
         if self._counts is not None and done == 1:
             self._counts.begin()
         if self._counts is not None and done == 1 + self._seen:
-            self.told |= self._counts.end()
+            self.kernel_counts |= self._counts.end()
         if done in dict(self._turns) or (self._turns and done == self._turns[-1][0] + BLOCK):
             self._turn(dict(self._turns).get(done, False))
         self._began = time.perf_counter()
@@ -89,7 +89,12 @@ class Observer:
             {"recorded": on, "steps_s": self.steps_s[at + SETTLE : at + BLOCK]}
             for at, on in self._turns
         ]
-        return {"steps_s": self.steps_s, "losses": self.losses, "turns": turns, **self.told}
+        return {
+            "steps_s": self.steps_s,
+            "losses": self.losses,
+            "turns": turns,
+            **self.kernel_counts,
+        }
 
 
 class Counting:
@@ -101,11 +106,11 @@ class Counting:
         self._file, self.compiled = file, set()
         before = knobs.runtime.jit_post_compile_hook
 
-        def compiled(*args: Any, **named: Any) -> Any:
+        def note_compilation(*args: Any, **named: Any) -> Any:
             self.compiled.add(named["fn"].name.split(".")[-1])
             return before(*args, **named) if before is not None else None
 
-        knobs.runtime.jit_post_compile_hook = compiled
+        knobs.runtime.jit_post_compile_hook = note_compilation
 
     def begin(self) -> None:
         import torch
@@ -170,7 +175,7 @@ def compile_share(name: str, share: int, shares: int) -> None:
 
     number = 0
 
-    def compiled(self: Any, *args: Any, **kwargs: Any) -> None:
+    def compile_configs(self: Any, *args: Any, **kwargs: Any) -> None:
         nonlocal number
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         for config in self.prune_configs(kwargs):
@@ -180,7 +185,7 @@ def compile_share(name: str, share: int, shares: int) -> None:
                     kernel = self.fn.run(*args, **{**kwargs, **config.all_kwargs(), "warmup": True})
                     kernel._init_handles()  # the launcher, in C
 
-    autotuner.Autotuner.run = compiled  # type: ignore[method-assign]
+    autotuner.Autotuner.run = compile_configs  # type: ignore[method-assign]
     run(name, 1)
     print(f"{name}: share {share} of {shares}, {number} configs in all", flush=True)
 

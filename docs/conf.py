@@ -58,7 +58,7 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = PICTURE.sub(both_schemes, source[0])
     for section in re.split(r"^## ", source[0], flags=re.M)[1:]:
         heading, _, text = section.partition("\n")
-        if pages := listed(text, docname):
+        if pages := listed_pages(text, docname):
             entries = [f"{title} </{page}>" for page, title in pages.items()]
             options = [":hidden:", ":titlesonly:", f":caption: {heading}", ""]
             source[0] += "\n".join(["", "```{toctree}", *options, *entries, "```", ""])
@@ -87,11 +87,11 @@ def leave_out(app: Sphinx, document: nodes.document) -> None:
     readme = ROOT / os.path.dirname(docname) / "README.md"
     if readme.is_file() and readme != ROOT / f"{INDEX}.md":
         folder = readme.relative_to(ROOT).with_suffix("").as_posix()
-        if docname in listed(readme.read_text(encoding="utf-8"), folder):
+        if docname in listed_pages(readme.read_text(encoding="utf-8"), folder):
             app.env.metadata[docname]["orphan"] = True
 
 
-def listed(text: str, docname: str) -> dict[str, str]:
+def listed_pages(text: str, docname: str) -> dict[str, str]:
     """Return the pages to which the items of lists in a page link, with the words of the links."""
     links = (link for entry in ENTRY.findall(text) for link in LINK.findall(entry))
     return {relative(docname, page): words for words, page in links}

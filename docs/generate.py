@@ -65,8 +65,8 @@ def page(name: str, measured: Sequence[Mapping[str, Any]]) -> str:
     tables = [(device["said"], rows) for device in measured if (rows := times(name, device))]
     if tables:
         parts.append("## Measured")
-    for said, rows in tables:
-        parts += [str(said), "\n".join(rows)]
+    for heading, rows in tables:
+        parts += [str(heading), "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -111,14 +111,14 @@ def knobs(impl: Impl) -> str:
 def defaults(impl: Impl) -> str:
     if impl.backend == "torch":
         return ""
-    said = [declared(impl, impl.config())]
+    parts = [declared_config(impl, impl.config())]
     known: dict[str, list[str]] = {}
     for at, config in impl.defaults.items():
-        known.setdefault(declared(impl, config), []).append(at)
-    return "; ".join([*said, *(f"{', '.join(at)}: {text}" for text, at in known.items())])
+        known.setdefault(declared_config(impl, config), []).append(at)
+    return "; ".join([*parts, *(f"{', '.join(at)}: {text}" for text, at in known.items())])
 
 
-def declared(impl: Impl, config: Any) -> str:
+def declared_config(impl: Impl, config: Any) -> str:
     """A default as the file has it: the values that it names, then what the sizes decide."""
     open_ = [name for name in impl.auto if getattr(config, name) == AUTO]
     named = {name: value for name, value in values(config).items() if name not in open_}
@@ -142,11 +142,11 @@ def times(name: str, measured: Mapping[str, Any]) -> list[str]:
     if not goals:
         return []
     lines = kernels.peers()
-    told = ["| " + " | ".join(kernels.HEADS) + " |", "|---" * len(kernels.HEADS) + "|"]
+    table = ["| " + " | ".join(kernels.HEADS) + " |", "|---" * len(kernels.HEADS) + "|"]
     for goal in goals:
         cells = kernels.cells(goal, measured["cases"][goal.name], lines)
-        told.append("| " + " | ".join(map(cell, cells)) + " |")
-    return told
+        table.append("| " + " | ".join(map(cell, cells)) + " |")
+    return table
 
 
 def cell(value: Any) -> str:
@@ -175,7 +175,7 @@ def rules() -> str:
     return f"{head}<!-- rules -->\n{chr(10).join(lines)}\n<!-- /rules -->{tail}"
 
 
-def ranked(measured: Sequence[Mapping[str, Any]]) -> str:
+def rank_impls(measured: Sequence[Mapping[str, Any]]) -> str:
     """The times of the Impls of each measured case: what operations choose by. All devices are of
     one architecture, and the last one that measured a case counts."""
     cases_of = {n: c for device in measured for n, c in device["cases"].items()}
@@ -211,7 +211,7 @@ def drawn_lines() -> Iterator[str]:
             continue
         timed = [one for one in problem["times"] if one["phase"] == "first_pass"]
         times = dict[str, float]()
-        for choice in ops_choice.untuned(problem):
+        for choice in ops_choice.untuned_choices(problem):
             ours = [one for one in timed if one["impl"] == choice.impl.name]
             if ours:
                 usual = [one for one in ours if one["config"] == dict(values(choice.config))]
@@ -288,15 +288,15 @@ def call_stub(call: Callable[..., Any]) -> str:
 def all_pages() -> dict[Path, str]:
     measured = [json.loads(file.read_text()) for file in MEASURED]
     names = list(catalog.kernel_names())
-    made = {PAGES / f"{name}.md": page(name, measured) for name in names}
-    made |= {PAGES / "README.md": index(names), EVALUATE: rules(), API: functions()}
-    made[RESULT] = json.dumps(result_schema(), indent=1) + "\n"
+    pages = {PAGES / f"{name}.md": page(name, measured) for name in names}
+    pages |= {PAGES / "README.md": index(names), EVALUATE: rules(), API: functions()}
+    pages[RESULT] = json.dumps(result_schema(), indent=1) + "\n"
     specs = {name: catalog.spec_of(name) for name in names}
     return {
-        **made,
+        **pages,
         OPS / "__init__.pyi": stub(specs),
         CALLS: calls_stub(),
-        IMPLS / "sm_90.csv": ranked(measured),
+        IMPLS / "sm_90.csv": rank_impls(measured),
     }
 
 
@@ -305,21 +305,21 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing")
-    asked = parser.parse_args()
-    made = all_pages()
-    stale = [p for p, text in made.items() if not p.is_file() or p.read_text() != text]
-    stale += [p for p in PAGES.glob("*.md") if p not in made]
-    if asked.check:
+    options = parser.parse_args()
+    pages = all_pages()
+    stale = [p for p, text in pages.items() if not p.is_file() or p.read_text() != text]
+    stale += [p for p in PAGES.glob("*.md") if p not in pages]
+    if options.check:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is not what its kernel says; run docs/generate.py")
         return bool(stale)
     PAGES.mkdir(exist_ok=True)
     for path in stale:
-        if path in made:
-            path.write_text(made[path])
+        if path in pages:
+            path.write_text(pages[path])
         else:
             path.unlink()
-    print(f"{len(made)} pages, {len(stale)} written")
+    print(f"{len(pages)} pages, {len(stale)} written")
     return 0
 
 

@@ -211,11 +211,11 @@ def drawing_code(page: str) -> list[Path]:
         file = (ROOT / wanted.pop().replace(".", "/")).with_suffix(".py")
         if file.is_file() and file not in known:
             known.append(file)
-            wanted += imported(file)
+            wanted += imported_modules(file)
     return sorted(known)
 
 
-def imported(file: Path) -> Iterator[str]:
+def imported_modules(file: Path) -> Iterator[str]:
     """Yield the modules of workbench.reports that a file imports."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("workbench.reports"):

@@ -22,12 +22,13 @@ def result_schema() -> dict[str, Any]:
     what else a command adds at the top is free."""
     definitions: dict[str, Any] = {}
     parts = {
-        "run": _of(Run, definitions), "state": _of(RunState | None, definitions),
-        "measured": _list(_of(Record, definitions)), "predicted": _list(_of(Record, definitions)),
-        "failures": _list(_of(Failure, definitions)),
-        "comparisons": _list(_of(Comparison, definitions)),
-        "findings": _list(_of(Finding, definitions)),
-        "profiles": _list(_of(Profile, definitions)),
+        "run": _type_schema(Run, definitions), "state": _type_schema(RunState | None, definitions),
+        "measured": _list(_type_schema(Record, definitions)),
+        "predicted": _list(_type_schema(Record, definitions)),
+        "failures": _list(_type_schema(Failure, definitions)),
+        "comparisons": _list(_type_schema(Comparison, definitions)),
+        "findings": _list(_type_schema(Finding, definitions)),
+        "profiles": _list(_type_schema(Profile, definitions)),
         "page": {"type": ["string", "null"]}, "events": {"type": ["string", "null"]},
     }  # fmt: skip
     seconds = {name: {"type": "number"} for name in STATISTICS}
@@ -59,10 +60,10 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
-def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type; a dataclass becomes one of the definitions."""
     if get_origin(hint) is Annotated:
-        return _of(get_args(hint)[0], definitions)
+        return _type_schema(get_args(hint)[0], definitions)
     if is_dataclass(hint):
         return _definition(hint, definitions)
     if hint in _SIMPLE:
@@ -73,14 +74,14 @@ def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin is Literal:
         return {"enum": list(inside)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_of(each, definitions) for each in inside]}
+        return {"anyOf": [_type_schema(each, definitions) for each in inside]}
     if origin in _LISTS:
         items = [each for each in inside if each is not Ellipsis]
         different = len({str(each) for each in items}) > 1
-        return _list({"anyOf": [_of(e, definitions) for e in items]} if different
-                     else _of(items[0], definitions))  # fmt: skip
+        return _list({"anyOf": [_type_schema(e, definitions) for e in items]} if different
+                     else _type_schema(items[0], definitions))  # fmt: skip
     if origin in (dict, collections.abc.Mapping):
-        return {"type": "object", "additionalProperties": _of(inside[1], definitions)}
+        return {"type": "object", "additionalProperties": _type_schema(inside[1], definitions)}
     return {}
 
 
@@ -90,7 +91,7 @@ def _definition(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         definitions[name] = {}  # it may hold itself
         hints = get_type_hints(hint, include_extras=True)
         own = {"type": {"const": name}}
-        own |= {f.name: _of(hints[f.name], definitions) for f in fields(hint)}
+        own |= {f.name: _type_schema(hints[f.name], definitions) for f in fields(hint)}
         words = " ".join((hint.__doc__ or "").split())
         definitions[name] = {"description": words, **_object(own)}
     return {"$ref": f"#/$defs/{name}"}

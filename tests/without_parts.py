@@ -28,7 +28,7 @@ def copy_without(names, home):
     def of_parts(folder, files):
         return [file for file in files if is_absent(Path(folder, file))]
 
-    for package in ("workbench", "metal_shim"):
+    for package in ("workbench", "metal_shim", "examples/experiments"):
         if not is_absent(ROOT / package):
             shutil.copytree(ROOT / package, home / package, ignore=of_parts)
     (home / "sitecustomize.py").write_text(ONLY_THE_COPY)

@@ -35,7 +35,7 @@ class Config:
     num_stages: int = stages(1, 5, default=3)
 
 
-def launched(function, x, **knobs):
+def launch(function, x, **knobs):
     """`function` is `kernel` with its knobs, or `kernel` autotuned without."""
     (N,) = x.shape
     y = x.new_empty(N)
@@ -45,6 +45,6 @@ def launched(function, x, **knobs):
 
 @listed.impl(Config)
 def plain(x, *, config):
-    return launched(
+    return launch(
         kernel, x, BLOCK_N=config.block_n, num_warps=config.num_warps, num_stages=config.num_stages
     )

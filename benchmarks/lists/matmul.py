@@ -82,7 +82,7 @@ def refuse(config, limits, *, itemsize, M, N, K):
     return None
 
 
-def launched(function, a, b, **knobs):
+def launch(function, a, b, **knobs):
     """`function` is `kernel` with its knobs, or `kernel` autotuned without."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
@@ -95,7 +95,7 @@ def launched(function, a, b, **knobs):
 
 @listed.impl(Config, refuse=refuse)
 def plain(a, b, *, config):
-    return launched(
+    return launch(
         kernel, a, b, BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
         GROUP_M=config.group_m, num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def refuse(config, limits, *, itemsize, M, N):
     return f"each thread would hold {held} of 4096 columns' elements" if held > 128 else None
 
 
-def launched(function, x, w, **knobs):
+def launch(function, x, w, **knobs):
     """`function` is `kernel` with its knobs, or `kernel` autotuned without."""
     M, N = x.shape
     y = x.new_empty(M, N)
@@ -62,7 +62,7 @@ def launched(function, x, w, **knobs):
 
 @listed.impl(Config, refuse=refuse)
 def plain(x, w, *, config):
-    return launched(
+    return launch(
         kernel, x, w,
         BLOCK_M=config.block_m, num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

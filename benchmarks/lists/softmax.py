@@ -51,7 +51,7 @@ def refuse(config, limits, *, itemsize, M, N):
     return f"each thread would hold {held} of 4096 columns' elements" if held > 128 else None
 
 
-def launched(function, x, **knobs):
+def launch(function, x, **knobs):
     """`function` is `kernel` with its knobs, or `kernel` autotuned without."""
     M, N = x.shape
     y = x.new_empty(M, N)
@@ -62,6 +62,6 @@ def launched(function, x, **knobs):
 
 @listed.impl(Config, refuse=refuse)
 def plain(x, *, config):
-    return launched(
+    return launch(
         kernel, x, BLOCK_M=config.block_m, num_warps=config.num_warps, num_stages=config.num_stages
     )

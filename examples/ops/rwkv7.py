@@ -25,7 +25,7 @@ LAYER: Any = import_module("rwkv7_layer")
 SPEC, PARTS = LAYER.rwkv7_layer, LAYER.before
 
 
-def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def normalize(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Layer norm over the channels of `B T C`."""
     return ops.layer_norm(x.flatten(0, 1), weight, bias).view(x.shape)
 
@@ -37,7 +37,7 @@ def attention_inputs(
     """Return r, w, k, v, kk and a, each `B T H 64`, and the gate, `B T C`."""
     B, T, C = x.shape
     gates, N = PARTS.GATES, PARTS.N
-    mixed = ops.token_shift(normed(x, vectors[gates], vectors[gates + 1]), last, mix)
+    mixed = ops.token_shift(normalize(x, vectors[gates], vectors[gates + 1]), last, mix)
     r, k, v = torch.bmm(mixed[:3].flatten(1, 2), square.mT)
     xv, xw, xa, xg = mixed[2:].flatten(1, 2)
     (dw, da, dv, dg), (uw, ua, uv, ug) = PARTS.narrow(down), PARTS.narrow(up)
@@ -65,7 +65,7 @@ def layer(
     heads = ops.group_norm(*flat, *behind[0])
     x = torch.addmm(x.flatten(0, 1), heads.view(B * T, C), behind[1].T).view(B, T, C)
     norms, shifts = fed
-    mixed = ops.token_shift(normed(x, *norms), last[1], shifts)[0]
+    mixed = ops.token_shift(normalize(x, *norms), last[1], shifts)[0]
     hidden = ops.channel_mix(linear(mixed.flatten(0, 1), key))
     return torch.addmm(x.flatten(0, 1), hidden, value.T).view(B, T, C), after
 

@@ -42,7 +42,7 @@ class Sampler:
         self.token.copy_(token)
         self.seed.add_(len(self.seed))
 
-    def captured(self) -> Callable[[], None]:
+    def capture(self) -> Callable[[], None]:
         """Return the step as a CUDA graph. The first step chooses the kernel and compiles it, which
         a capture cannot."""
         stream = torch.cuda.Stream()
@@ -62,7 +62,7 @@ def tokens_of(count: int, vocabulary: int, batch: int, device: str) -> list[list
     generator = torch.Generator(device).manual_seed(0)
     table = torch.randn(64, vocabulary, device=device, generator=generator)
     sampler = Sampler(table, batch, k=50, p=0.9, heat=0.8)
-    step = sampler.captured() if device == "cuda" else sampler.step
+    step = sampler.capture() if device == "cuda" else sampler.step
     results = []
     for _ in range(count):
         step()

@@ -109,15 +109,19 @@ def variants(context: Context) -> list[Variant]:
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """One word for the step."""
     sizes = context.sizes or USUAL
-    return [predicted(sizes, results) if context.predicts else measured(sizes, results)]
+    return [
+        predicted_analysis(sizes, results)
+        if context.predicts
+        else measured_analysis(sizes, results)
+    ]
 
 
 # Measured
 
 
-def measured(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
+def measured_analysis(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
     """The table, and the word for the step as it is launched by the CPU."""
-    text = described(sizes)
+    text = describe_sizes(sizes)
     eager, graph = span_of(results[EAGER]), span_of(results[GRAPH])
     kernels = launches(results[GRAPH]) or launches(results[EAGER])
     caveats = [*notes(), *reasons(results)]
@@ -281,7 +285,7 @@ def gains(eager: Span, graph: Span) -> list[Evidence]:
     return [row(what, gain, "1", "computed", GAINS)] if gain.low > 0 else []
 
 
-def described(sizes: Sizes) -> str:
+def describe_sizes(sizes: Sizes) -> str:
     return (
         f"{sizes['L']} layers of width {HEAD * sizes['H']} over {sizes['S']} tokens, "
         f"{sizes['F']} wide between the products."
@@ -302,7 +306,7 @@ def notes() -> list[str]:
 # Predicted
 
 
-def predicted(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
+def predicted_analysis(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
     """The model's time of each kernel and of all; nothing of the CPU."""
     kind: Kind = "predicted"
     rows, total, products, calls = [], 0.0, 0.0, 0
@@ -316,7 +320,7 @@ def predicted(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
         rows.append(Evidence(f"{piece.calls} x {piece.name}", whole, "s", kind, group="step"))
         total, products = total + whole, products + whole * piece.product
         calls += piece.calls
-    text, hosts = described(sizes), [EAGER, TORCH, WAIT]
+    text, hosts = describe_sizes(sizes), [EAGER, TORCH, WAIT]
     caveats = reasons({n: f for n, f in results.items() if n not in (GRAPH, *hosts)})
     caveats.append("What the CPU takes, and what waits for it, is not predicted.")
     if missing:

@@ -90,7 +90,7 @@ def product(M: int, rows: int, columns: int, times: int = 1) -> KernelCall:
     return KernelCall(*product_for(M, rows), {"M": M, "N": rows, "K": columns}, times)
 
 
-def as_one(name: str, sizes: Sizes) -> KernelCall:
+def kernel_call(name: str, sizes: Sizes) -> KernelCall:
     """A part of the layer, called as one kernel."""
     return KernelCall(own(name), "parts", dict(sizes))
 
@@ -119,10 +119,12 @@ def parts_of(sizes: Sizes) -> list[LayerPart]:
         product(M, C, 4 * C),
     )
     return [
-        LayerPart("attention_linear", as_one("rwkv7_attention_linear", sizes), linear),
+        LayerPart("attention_linear", kernel_call("rwkv7_attention_linear", sizes), linear),
         LayerPart("wkv", wkv, (wkv,)),
-        LayerPart("attention_output", as_one("rwkv7_attention_output", {"M": M, "H": H}), output),
-        LayerPart("ffn", as_one("rwkv7_ffn", {"B": B, "T": T, "H": H}), ffn),
+        LayerPart(
+            "attention_output", kernel_call("rwkv7_attention_output", {"M": M, "H": H}), output
+        ),
+        LayerPart("ffn", kernel_call("rwkv7_ffn", {"B": B, "T": T, "H": H}), ffn),
     ]
 
 
@@ -182,7 +184,7 @@ class TimedPart:
         return self.span.less(Span.exactly(least))
 
     @property
-    def over(self) -> Span | None:
+    def floor_ratio(self) -> Span | None:
         """The time over the floor."""
         least = self.bound.least_s
         if self.span is None or not least:
@@ -198,7 +200,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
         start = f"{case}: "
         here = {n.removeprefix(start): f for n, f in results.items() if n.startswith(start)}
         parts = [
-            timed(
+            time_part(
                 part.name,
                 part.whole,
                 part.calls if context.predicts else (part.whole,),
@@ -209,13 +211,15 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
             for part in parts_of(sizes)
         ]
         layer = KernelCall(LAYER, recurrence(sizes["T"]), dict(sizes))
-        whole = timed(TOTAL, layer, () if context.predicts else (layer,), here, context.dtype, at)
+        whole = time_part(
+            TOTAL, layer, () if context.predicts else (layer,), here, context.dtype, at
+        )
         text = breakdown(case, parts, whole, "predicted" if context.predicts else "measured")
         analysed.append(replace(text, sizes=sizes))
     return analysed
 
 
-def timed(
+def time_part(
     name: str,
     whole: KernelCall,
     calls: Sequence[KernelCall],
@@ -321,8 +325,8 @@ def tables(parts: Sequence[TimedPart], whole: TimedPart, kind: Kind) -> list[Evi
             name = f"{part.name}, set by {part.bound.bound}"
             rows.append(Evidence(name, part.bound.least_s, "s", "computed", group="floor"))
     for part in every:
-        if part.over is not None:
-            rows.append(row(part.name, part.over, "1", kind, "time over its floor"))
+        if part.floor_ratio is not None:
+            rows.append(row(part.name, part.floor_ratio, "1", kind, "time over its floor"))
     for part in every:
         if part.gain is not None:
             rows.append(row(part.name, part.gain, "s", kind, "to gain"))

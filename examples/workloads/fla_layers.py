@@ -29,16 +29,16 @@ class Mixer(torch.nn.Module):
 
     def forward(self, x):
         q, k, v, g = (t.unflatten(-1, (self.heads, -1)) for t in self.inner(x).chunk(4, -1))
-        return x + self.outer(self.mixed(q, k, v, g).flatten(-2))
+        return x + self.outer(self.mix(q, k, v, g).flatten(-2))
 
 
 class LinearAttention(Mixer):
-    def mixed(self, q, k, v, g):
+    def mix(self, q, k, v, g):
         return chunk_gla(q, k, v, F.logsigmoid(g.float()) / 16)[0]
 
 
 class DeltaRule(Mixer):
-    def mixed(self, q, k, v, g):
+    def mix(self, q, k, v, g):
         return chunk_delta_rule(q, F.normalize(k, dim=-1), v, g.mean(-1).sigmoid())[0]
 
 

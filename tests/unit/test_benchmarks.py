@@ -105,7 +105,7 @@ def test_a_config_is_the_same_on_both_sides(name):
     spec = catalog.spec_of(str(FOLDER / "lists" / f"{name}.py"))
     for config in autotune.configs_of(spec, spec.bench[0]):
         plain = values(config)
-        assert autotune.as_ours(autotune.as_triton(plain)) == plain
+        assert autotune.config_values(autotune.triton_config(plain)) == plain
 
 
 def test_the_faulty_space_is_forty_good_configs_and_one_of_each_fault():
@@ -149,7 +149,7 @@ def test_a_tuning_cut_short_is_projected_to_all_configs(done, first, each):
 
     began = 1000.0 + first
     results = {"of": 256, "done": done, "failed": 0, "began": began, "at": began + each * done}
-    timed = autotune.timed(results, Ended(None, 1000.0, 99.0, ""))
+    timed = autotune.autotuner_times(results, Ended(None, 1000.0, 99.0, ""))
     assert timed["table_s"] == pytest.approx(first + 256 * each, rel=1e-6, abs=1e-6)
     assert not timed["whole"]
 
@@ -159,7 +159,9 @@ def test_a_tuning_without_a_config_has_no_time():
     from runs import Ended
 
     for result in (None, {"of": 256, "done": 0}):
-        assert "table_s" not in autotune.timed(result, Ended(1, 0.0, 1.0, "Traceback\nno GPU\n"))
+        assert "table_s" not in autotune.autotuner_times(
+            result, Ended(1, 0.0, 1.0, "Traceback\nno GPU\n")
+        )
 
 
 @given(st.lists(POSITIVE, min_size=2), st.floats(0.1, 10))
@@ -224,10 +226,10 @@ def course(began_s=1_800_000_000.0):
 
 
 def test_the_table_is_complete_with_the_last_screen_and_not_with_the_final():
-    from runs import Ended, swept
+    from runs import Ended, sweep_course
 
     run, events, began_s = course()
-    result = swept(Ended(0, began_s, 999.0, ""), [run, *events])
+    result = sweep_course(Ended(0, began_s, 999.0, ""), [run, *events])
     screens = [
         getattr(e, "phase", "first_pass") == "first_pass" and getattr(e, "stage", None) != "refused"
         for e in events
@@ -240,22 +242,23 @@ def test_the_table_is_complete_with_the_last_screen_and_not_with_the_final():
 
 
 def test_a_table_that_was_cut_short_has_no_time():
-    from runs import Ended, swept
+    from runs import Ended, sweep_course
 
     _, events, began_s = course()
-    result = swept(Ended(None, began_s, 9.0, ""), events[:50])
+    result = sweep_course(Ended(None, began_s, 9.0, ""), events[:50])
     assert result.table_s is None and result.final_s is None and result.winner is None
 
 
 @given(cut=st.integers(0, 324))
 def test_what_an_earlier_run_measured_does_not_count_again(cut):
     import resume
-    from runs import Ended, swept
+    from runs import Ended, sweep_course
 
     _, events, began_s = course()
-    first = swept(Ended(None, began_s, 0.0, ""), events[:cut])
+    first = sweep_course(Ended(None, began_s, 0.0, ""), events[:cut])
     began_again_s = began_s + cut + 0.5
-    second = swept(Ended(0, began_again_s, 0.0, ""), events)  # known ones come first, as they were
+    ended = Ended(0, began_again_s, 0.0, "")
+    second = sweep_course(ended, events)  # known ones come first, as they were
     again = resume.timed_keys(second, began_again_s)
     assert not resume.timed_keys(first) & again
     assert resume.timed_keys(first) | again == resume.timed_keys(second)
@@ -267,39 +270,39 @@ def test_outcomes_are_counted_while_the_file_is_written(tmp_path):
 
     _, events, _ = course()
     path = tmp_path / "events.jsonl"
-    assert resume.stored(path) == 0
+    assert resume.stored_configs(path) == 0
     path.write_text("".join(dumps(e) + "\n" for e in events[:100]))
     kept = [e for e in events[:100] if getattr(e, "stage", None) != "refused"]
-    assert resume.stored(path) == len(kept)
+    assert resume.stored_configs(path) == len(kept)
 
 
 # Processes
 
 
 def test_a_process_is_ended_at_its_limit():
-    from runs import launched
+    from runs import run_command
 
-    ended = launched([sys.executable, "-c", "input()"], 60)
+    ended = run_command([sys.executable, "-c", "input()"], 60)
     assert ended.code == 1, "there is no standard input to wait for"
-    ended = launched(["sleep", "infinity"], 0.2)
+    ended = run_command(["sleep", "infinity"], 0.2)
     assert ended.code is None, "it was ended, for it never ends by itself"
 
 
 def test_what_a_process_said_last_is_kept():
-    from runs import WORDS, launched
+    from runs import WORDS, run_command
 
-    ended = launched([sys.executable, "-c", "print('x' * 9000); print('the end')"], 60)
+    ended = run_command([sys.executable, "-c", "print('x' * 9000); print('the end')"], 60)
     assert len(ended.text) == WORDS
     assert ended.reason == "exit 0: the end"
 
 
 def test_an_answer_is_whole_or_absent(tmp_path):
-    from runs import answered
+    from runs import write_reply
 
     path = tmp_path / "answer.json"
-    answered(str(path), {"a": 1})
+    write_reply(str(path), {"a": 1})
     with pytest.raises(TypeError):
-        answered(str(path), {"a": object()})
+        write_reply(str(path), {"a": object()})
     assert path.read_text() == '{"a": 1}'
 
 
@@ -371,7 +374,9 @@ def test_goals_name_kernels_axes_and_inputs_that_exist():
     for goal in (*kernels.GOALS, *kernels.PRODUCTS):
         spec = catalog.spec_of(goal.kernel)
         assert set(goal.sizes) == set(spec.axes), goal.name
-        assert {*goal.fixed, *filter(None, [goal.by_columns])} <= set(spec.inputs), goal.name
+        assert {*goal.fixed_inputs, *filter(None, [goal.column_major_input])} <= set(spec.inputs), (
+            goal.name
+        )
         assert spec.refuse(goal.sizes) is None and goal.dtype in spec.tolerance
 
 
@@ -411,8 +416,8 @@ def test_the_fastest_of_ours_and_libraries_that_are_near_enter_the_final():
 
     ours = {"a": 10.0, "b": 15.0, "c": 11.0, "d": 13.0, "e": 12.0}
     first_pass = ours | {"torch": 30.0, "slow": 50.0}
-    assert kernels.chosen(first_pass, set(ours)) == {"a", "c", "d", "e", "torch"}
-    assert kernels.chosen({}, {"a"}) == set()
+    assert kernels.choose_finalists(first_pass, set(ours)) == {"a", "c", "d", "e", "torch"}
+    assert kernels.choose_finalists({}, {"a"}) == set()
     assert kernels.geomean([1.0, 4.0]) == pytest.approx(2.0) and kernels.geomean([]) is None
 
 
@@ -535,7 +540,7 @@ def test_a_ceiling_that_failed_its_check_meets_no_goal_and_a_launch_is_the_faste
     assert goal({"ceilings/1": ran(dram_copy=good)}, "dram_copy")[1] == "yes"
     assert goal(runs, "dram_copy")[1] == "no"
     assert experiments.ceiling_rows(runs)[0][-1] == "it lies below"
-    assert experiments.reached("launch", ceiling(2e-6, 1e-6, "s")) == pytest.approx(0.5)
+    assert experiments.reference_share("launch", ceiling(2e-6, 1e-6, "s")) == pytest.approx(0.5)
     lost = experiments.ceiling_rows({"ceilings/1": ran(reason="exit 2: No GPU.")})
     assert lost[0][0] == "run 1" and lost[0][-1] == "exit 2: No GPU."
 
@@ -664,10 +669,10 @@ def test_findings_belong_to_the_impl_that_was_begun_last():
 def test_parts_of_the_cluster_benchmark_that_ended_well_are_not_run_again():
     import cluster
 
-    assert cluster.left({}, False) == ["compile", "two", "one", "killed"]
+    assert cluster.unfinished_parts({}, False) == ["compile", "two", "one", "killed"]
     known = {"compile": {"exit": None}, "two": {"exit": 0}, "one": {"exit": 2}}
-    assert cluster.left(known, False) == ["compile", "one", "killed"]
-    assert cluster.left(known, True) == ["one", "killed"]
+    assert cluster.unfinished_parts(known, False) == ["compile", "one", "killed"]
+    assert cluster.unfinished_parts(known, True) == ["one", "killed"]
     runs = {
         n: {"exit": None, "wall_s": 9.0, "at_work_s": None, "tables": {}} for n in ("one", "two")
     }

@@ -22,6 +22,7 @@ from workbench.commands.options import PANELS
 from workbench.commands.sweep import SweepOptions
 from workbench.data import events
 from workbench.device import cost_model
+from workbench.experiments import experiment_names
 
 ROOT = Path(__file__).parents[2]
 README, COMMANDS, MODEL = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs/model.md"
@@ -232,13 +233,13 @@ def test_the_readmes_example_prints_what_it_says(tmp_path):
 def test_every_experiment_is_in_the_table():
     table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section("experiment"), flags=re.M)
     named = [name for row in table for name in re.findall(r"`(\w+)`", row)]
-    assert sorted(named) == names_in("workbench.experiments")
+    assert sorted(named) == experiment_names()
 
 
 def test_every_experiment_has_a_section():
     heads = re.findall(r"^## (.*)$", text(EXPERIMENTS), flags=re.M)
     message = [name for head in heads[1:] for name in head.split(", ")]
-    assert sorted(message) == names_in("workbench.experiments")
+    assert sorted(message) == experiment_names()
 
 
 def test_the_example_names_its_files():

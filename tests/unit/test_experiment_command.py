@@ -12,7 +12,7 @@ from null_backend import Fate, Null
 from nullside import KERNEL
 from rich.console import Console
 
-from workbench import catalog
+from workbench import catalog, experiments
 from workbench.catalog import CatalogError
 from workbench.commands import experiment_command
 from workbench.commands.experiment import ExperimentOptions
@@ -354,6 +354,18 @@ def test_what_is_no_experiments_file_is_refused_in_a_sentence(tmp_path, text, wo
         named(str(path))
     sentence = str(raised.value)
     assert words in sentence and str(path) in sentence and "\n" not in sentence
+
+
+def test_experiments_of_both_folders_are_found_by_their_names():
+    cloned = catalog.EXAMPLES / "experiments"
+    folders = (Path(experiments.__file__).parent, cloned)
+    files = {path.stem: path for folder in folders for path in folder.glob("[!_]*.py")}
+    assert experiments.experiment_names() == sorted(files)
+    for path in cloned.glob("*.py"):
+        one, by_path = named(path.stem), named(str(path))
+        assert one.summary == by_path.summary and one.kernels == by_path.kernels
+        with pytest.raises(CatalogError, match=f"There is no kernel '{path.stem}'.* Known: "):
+            catalog.spec_of(path.stem)
 
 
 def test_a_name_that_became_an_examples_says_where_it_is(monkeypatch):

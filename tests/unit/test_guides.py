@@ -10,6 +10,7 @@ import typer
 import workbench
 from workbench.catalog import kernel_names, names_in
 from workbench.cli import app
+from workbench.experiments import experiment_names
 from workbench.traces.rules import kernel_rules, rules
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def named_commands():
 COMMANDS = typer.main.get_command(app).commands
 NAMED = {
     "sweep": lambda: names_in("workbench.sweeps"),
-    "experiment": lambda: names_in("workbench.experiments"),
+    "experiment": experiment_names,
     "report": lambda: names_in("workbench.reports"),
     "measure": kernel_names,
 }

@@ -114,4 +114,4 @@ def test_any_other_failed_import_stays_what_it_is(text):
 
 def test_the_wheel_has_all_parts():
     text = Path(ROOT / "pyproject.toml").read_text()
-    assert 'packages = ["workbench", "metal_shim"]' in text
+    assert 'only-include = ["workbench", "metal_shim", "examples/experiments"]' in text

@@ -69,10 +69,10 @@ def test_a_choice_is_held_against_the_fastest_row():
     )
     assert predictors.regrets(some) == pytest.approx([2.0, 1.0, 0.0, 3.0])
     result = predictors.score(some, [0, 3, 1], 0.5, 0.0)
-    assert (result.first, result.of_five) == pytest.approx((2.0, 1.0))
-    assert (result.tile_first, result.tile_of_five) == pytest.approx((1.0, 1.0))
+    assert (result.first, result.best_of_five) == pytest.approx((2.0, 1.0))
+    assert (result.tile_first, result.tile_best_of_five) == pytest.approx((1.0, 1.0))
     sixth = predictors.score(some, [3, 3, 3, 3, 3, 2], None, 0.0)
-    assert sixth.of_five == pytest.approx(3.0)
+    assert sixth.best_of_five == pytest.approx(3.0)
     named = predictors.line("a name", [result, result])
     assert named[:5] == ["a name", 2, "200.0", 0, "200"]
     assert named[7] == "100.0 / 100.0" and named[9:11] == [None, None]
@@ -84,7 +84,7 @@ def test_times_of_all_rows_give_the_order_and_its_correlation():
     some = table(((16, 16, 32, 1, 2), 3.0), ((32, 32, 32, 1, 2), 1.0), ((64, 64, 32, 4, 2), 2.0))
     result = predictors.answer(predictors.Predictor(times=lambda _: [1.0, 1.0, 2.0]), some)
     assert result.first == pytest.approx(2.0)  # equal times stay in the order of the rows
-    assert result.of_five == 0.0 and result.rank == 0.0  # ranks 1.5, 1.5, 3 and 3, 1, 2
+    assert result.best_of_five == 0.0 and result.rank == 0.0  # ranks 1.5, 1.5, 3 and 3, 1, 2
     assert predictors.answer(predictors.Predictor(lambda _: []), some) is None
 
 
@@ -97,12 +97,12 @@ def test_the_tables_are_those_of_the_page():
     }
     assert [len(one.rows) for one in by_kernel[TILES]] == [715] * 12
     assert [len(one.rows) for one in by_kernel[PLAIN]] == [304] * 5
-    assert sum(one.fitted for one in tables()) == 8
+    assert sum(one.is_fitted for one in tables()) == 8
     assert {code_key(row) for row in timed_rows()} == set(stored_code()["configs"])
 
 
 def test_formulas_choose_large_tiles_for_a_large_product():
-    from rival_predictors import Origami, TritonModel
+    from baseline_predictors import Origami, TritonModel
 
     some = table(
         ((128, 256, 64, 8, 3), 1.0),
@@ -120,8 +120,8 @@ def test_formulas_choose_large_tiles_for_a_large_product():
 
 
 def test_the_warps_of_a_tile_are_those_of_its_parts():
+    from baseline_predictors import warp_tile, warps_of
     from product_tables import TileConfig
-    from rival_predictors import warp_tile, warps_of
 
     assert warps_of((256, 128), (64, 64)) == 8 and warps_of((40, 24), (16, 16)) == 2
     assert warp_tile(TileConfig(128, 128, 64, 4, 3)) == (64, 64)

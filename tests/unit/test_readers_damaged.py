@@ -57,7 +57,7 @@ def test_mutations_of_all_formats_end_in_a_sentence_or_a_result(seed):
     global_files = reading.contents
     reading.contents = lambda most=None: FILES
     try:
-        ends = reading.damaged(len(FILES), seed)
+        ends = reading.read_damaged(len(FILES), seed)
     finally:
         reading.contents = global_files
     assert ends["faults"] == [] and set(ends["ends"]) == {"result", "sentence"}

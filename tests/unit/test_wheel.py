@@ -64,6 +64,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel):
     listed = ["git", "-C", str(ROOT), "ls-files", "-z", "workbench", "metal_shim"]
     tracked = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
     assert set(filter(None, tracked.split("\0"))) <= named
+    cloned = {path.name for path in (ROOT / "examples" / "experiments").glob("*.py")}
+    assert cloned and {f"workbench/experiments/{name}" for name in cloned} <= named
     assert {n.partition("/")[0] for n in named} == {"workbench", "metal_shim"}
 
 

@@ -17,6 +17,8 @@ TABLE = tomllib.loads((ROOT / "tests" / "words.toml").read_text(encoding="utf-8"
 WORDS, ALLOWED = TABLE["words"], set(TABLE["allowed"]["names"])
 FOLDERS = ("workbench", "metal_shim", "examples")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+# Their names in code are the field's words, too; their file names are in commands of facts.md.
+SCRIPTS = sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "docs").glob("*.py")])
 PAGES = sorted((ROOT / "workbench" / "reports").glob("*.j2"))
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Measured records keep their words, as decisions that stand do.
@@ -50,11 +52,11 @@ def identifiers(path):
 def test_identifiers_and_file_names_are_the_fields_words():
     bad = [
         (str(path.relative_to(ROOT)), name, private(name))
-        for path in FILES
-        for name in sorted({*identifiers(path), path.stem})
+        for path in [*FILES, *SCRIPTS]
+        for name in sorted(identifiers(path) | ({path.stem} if path in FILES else set()))
         if private(name)
     ]
-    assert FILES and not bad
+    assert FILES and SCRIPTS and not bad
 
 
 def test_options_are_the_fields_words():
@@ -157,14 +159,13 @@ def bases(cls):
 
 @pytest.mark.parametrize("faults", [faults_of_functions, faults_of_fields])
 def test_names_are_verbs_with_their_object_or_nouns(faults):
-    paths = [path for path in FILES if "examples" not in path.relative_to(ROOT).parts]
     bad = [
         (str(path.relative_to(ROOT)), *fault)
-        for path in paths
+        for path in [*FILES, *SCRIPTS]
         for fault in faults(ast.parse(path.read_text(encoding="utf-8")))
         if "api" not in path.parts or fault[1] not in FORMS["words_of_results"]
     ]
-    assert paths and not bad
+    assert SCRIPTS and not bad
 
 
 def test_a_form_is_noticed():

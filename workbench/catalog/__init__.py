@@ -154,10 +154,11 @@ def is_path(name: str) -> bool:
 def example(what: str, name: str, words: str) -> str:
     """Return a sentence that gives the path of the example with that name.
 
-    It is empty if there is none; the folder of examples is not installed with the package.
+    It is empty if there is none; the folder of examples exists only in a clone. Those in
+    `experiments/` are found by their names, and are no kernels.
     """
     for path in sorted(EXAMPLES.rglob("*.py")):
-        if path.stem == name:
+        if path.stem == name and path.parent.name != "experiments":
             near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             return f"There is no {what} {name!r}, but an example; name its path: {words}{near}."
     return ""

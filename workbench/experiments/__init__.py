@@ -1,8 +1,9 @@
 """Experiments: variants that are timed against each other, and the analysis of their times.
 
-One experiment is one file, in `experiments/` or named by its path, which exports `EXPERIMENT`. The
-variants are Impls of kernels, each checked before it is timed, so an experiment has no clock and no
-correctness check of its own: it lists what to time and analyses the results.
+One experiment is one file, which exports `EXPERIMENT`: in this folder, in `examples/experiments/`
+of a clone, or named by its path. The variants are Impls of kernels, each checked before it is
+timed, so an experiment has no clock and no correctness check of its own: it lists what to time and
+analyses the results.
 `commands/experiment_command.py` runs it.
 """
 
@@ -38,6 +39,10 @@ if TYPE_CHECKING:  # a compiler and a database, which `--help` does not need
     from workbench.data.database import Row
 
 EXPERIMENTS = "workbench.experiments"
+# Both folders of a clone hold modules of this package. The wheel has all of them in this folder.
+if (_CLONED := catalog.EXAMPLES / "experiments").is_dir():
+    __path__.append(str(_CLONED))
+
 Regime = Literal["cold", "hot"]
 
 

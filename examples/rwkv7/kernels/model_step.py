@@ -43,7 +43,7 @@ def weights(shape, dtype, device, generator):
     return (created * shape[-2] ** -0.5).to(dtype)
 
 
-def about_one(shape, dtype, device, generator):
+def values_near_one(shape, dtype, device, generator):
     return (torch.rand(shape, generator=generator, device=device) * 0.5 + 0.75).to(dtype)
 
 
@@ -51,13 +51,13 @@ model_step = Spec(
     name="model_step",
     inputs={
         "x": Tensor("S H*64", make=normals),
-        "before": Tensor("L H*64", make=about_one),
+        "before": Tensor("L H*64", make=values_near_one),
         "qkv": Tensor("L H*64 H*192", make=weights),
         "out": Tensor("L H*64 H*64", make=weights),
-        "between": Tensor("L H*64", make=about_one),
+        "between": Tensor("L H*64", make=values_near_one),
         "up": Tensor("L H*64 2*F", make=weights),
         "down": Tensor("L F H*64", make=weights),
-        "last": Tensor("H*64", make=about_one),
+        "last": Tensor("H*64", make=values_near_one),
     },
     outputs={"y": Tensor("S H*64")},
     reference=reference,
@@ -114,14 +114,14 @@ def step(x, before, qkv, out, between, up, down, last, *, config):
     scales = [*before[1:].unbind(), last]  # of the norm that the next layer begins with
     y = rms_norm.rows(x, before[0], config=norm)
     for i in range(len(qkv)):
-        o = attended(torch.mm(y, qkv[i]), config.num_stages)
+        o = attend(torch.mm(y, qkv[i]), config.num_stages)
         y, x = fused_add_rms_norm.rows(torch.mm(o, out[i]), x, between[i], config=add)
         o = swiglu.blocks(torch.mm(y, up[i]), config=dedup)
         y, x = fused_add_rms_norm.rows(torch.mm(o, down[i]), x, scales[i], config=add)
     return y
 
 
-def attended(qkv, depth):
+def attend(qkv, depth):
     """Causal attention at a tile that any device takes."""
     small = causal_attention.Tiles(block_m=64, block_n=32, num_warps=4, num_stages=depth)
     return causal_attention.tiles(*heads(qkv), config=small).view(len(qkv), -1)

@@ -63,7 +63,7 @@ def ups(shape, dtype, device, generator):
     return (created * 0.1 * (shape[0] / sum(NARROW)) ** -0.5).to(dtype)
 
 
-def about_one(shape, dtype, device, generator):
+def values_near_one(shape, dtype, device, generator):
     return (torch.rand(shape, generator=generator, device=device) * 0.5 + 0.75).to(dtype)
 
 
@@ -80,7 +80,7 @@ rwkv7_attention_linear = Spec(
         "x": Tensor(WIDE, make=normals),
         "last": Tensor("B H*64", make=normals),
         "first": Tensor(WIDE, make=normals),
-        "vectors": Tensor("7 H*64", make=about_one),
+        "vectors": Tensor("7 H*64", make=values_near_one),
         "mix": Tensor("6 H*64", make=token_shift.fractions),
         "square": Tensor("3 H*64 H*64", make=weights),
         "down": Tensor("18*P H*64", make=weights),
@@ -132,13 +132,13 @@ def refuse_parts(config, limits, *, itemsize, **sizes):
     return None
 
 
-def normed(x, weight, bias, config):
+def normalize(x, weight, bias, config):
     """Layer norm over the channels of `B T C`."""
     rows = layer_norm.Rows(block_m=1, num_warps=config.num_warps)
     return layer_norm.rows(x.reshape(-1, x.shape[-1]), weight, bias, config=rows).view(x.shape)
 
 
-def shifted(x, last, mix, config):
+def shift_tokens(x, last, mix, config):
     """Each token mixed with the one before it, `X B T C`."""
     tiles = token_shift.Tiles(block_t=4, block_d=128 * config.num_warps, num_warps=config.num_warps)
     return token_shift.tiles(x, last, mix, config=tiles)
@@ -149,8 +149,8 @@ def parts(x, last, first, vectors, mix, square, down, up, *, config):
     """A call each for norm, shift, the three C x C products, eight narrow products, two
     activations and the gates."""
     B, T, C = x.shape
-    x = normed(x, vectors[GATES], vectors[GATES + 1], config)
-    mixed = shifted(x, last, mix, config).view(6, B * T, C)
+    x = normalize(x, vectors[GATES], vectors[GATES + 1], config)
+    mixed = shift_tokens(x, last, mix, config).view(6, B * T, C)
     r, k, v = torch.bmm(mixed[:3], square.transpose(1, 2))
     xv, xw, xa, xg = mixed[2:]
     (dw, da, dv, dg), (uw, ua, uv, ug) = narrow(down), narrow(up)

@@ -5,7 +5,7 @@ The kernel is the workbench's, product and sum torch's, in one call.
 """
 
 import torch
-from rwkv7_attention_linear import N, Warps, about_one, normals, untold, weights
+from rwkv7_attention_linear import N, Warps, normals, untold, values_near_one, weights
 
 from workbench.kernels import group_norm
 from workbench.spec import Spec, Tensor, Tolerance
@@ -23,7 +23,7 @@ rwkv7_attention_output = Spec(
     inputs={
         **{name: HEADS for name in ("y", "r", "k", "v", "g")},
         "x": Tensor("M H*64", make=normals),
-        "vectors": Tensor("3 H 64", make=about_one),  # weight, bias, bonus
+        "vectors": Tensor("3 H 64", make=values_near_one),  # weight, bias, bonus
         "square": Tensor("H*64 H*64", make=weights),
     },
     outputs={"out": Tensor("M H*64")},

@@ -11,12 +11,12 @@ from rwkv7_attention_linear import (
     WIDE,
     N,
     Warps,
-    about_one,
+    normalize,
     normals,
-    normed,
     refuse_parts,
-    shifted,
+    shift_tokens,
     untold,
+    values_near_one,
     weights,
 )
 from torch.nn.functional import linear
@@ -36,7 +36,7 @@ rwkv7_ffn = Spec(
     inputs={
         "x": Tensor(WIDE, make=normals),
         "last": Tensor("B H*64", make=normals),
-        "vectors": Tensor("2 H*64", make=about_one),
+        "vectors": Tensor("2 H*64", make=values_near_one),
         "mix": Tensor("1 H*64", make=token_shift.fractions),
         "key": Tensor("4*H*64 H*64", make=weights),
         "value": Tensor("H*64 4*H*64", make=weights),
@@ -64,7 +64,7 @@ rwkv7_ffn = Spec(
 def parts(x, last, vectors, mix, key, value, *, config):
     """Norm, shift, product, squared ReLU, and the product that adds to x: a call each."""
     B, T, C = x.shape
-    mixed = shifted(normed(x, *vectors, config), last, mix, config)[0]
+    mixed = shift_tokens(normalize(x, *vectors, config), last, mix, config)[0]
     tiles = channel_mix.Tiles(block_m=1, block_f=256 * config.num_warps, num_warps=config.num_warps)
     k = channel_mix.tiles(linear(mixed.view(B * T, C), key), config=tiles)
     return torch.addmm(x.reshape(B * T, C), k, value.T).view(B, T, C)

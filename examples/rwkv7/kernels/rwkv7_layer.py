@@ -45,7 +45,7 @@ rwkv7_layer = Spec(
         "last": Tensor("2 B H*64", make=before.normals),
         "first": Tensor(before.WIDE, make=before.normals),
         "state": Tensor("B H 64 64", dtype="fp32", make=wkv7.normal),
-        "vectors": Tensor("12 H*64", make=before.about_one),
+        "vectors": Tensor("12 H*64", make=before.values_near_one),
         "mix": Tensor("7 H*64", make=token_shift.fractions),
         "square": Tensor("4 H*64 H*64", make=before.weights),
         "down": Tensor("18*P H*64", make=before.weights),

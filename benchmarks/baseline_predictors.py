@@ -142,7 +142,7 @@ class InductorTree:
         self._utils.context_add_strides(context, "mat2", (table.n, 1))
         context.apply_operations(self._utils.mm_operations())
         choices = map(self.CHOICE.search, self._tree.get_decisions_ranked(context) or [])
-        named = [found.groupdict() for found in choices if found]
+        named = [match.groupdict() for match in choices if match]
         return [TileConfig(**{k: int(v) for k, v in one.items()}) for one in named[:PICKS]]
 
 
@@ -229,10 +229,10 @@ class Origami:
         cores = DEVICE.limits.cores
         active = min(tiles, cores)
         narrow = (2 if k * ITEM < self.LINE else 1) * (2 if n * ITEM < self.LINE else 1)
-        product = 2 * m * n * k / _per_cycle(DEVICE.peaks["bf16"].value / cores) * narrow
+        product = 2 * m * n * k / _cycle_rate(DEVICE.peaks["bf16"].value / cores) * narrow
         load = self._load(table, tile, active) * narrow
         trips = max(math.ceil(table.k / k) - 1, 1)
-        store = m * n * ITEM * cores / _per_cycle(_cache_rate())
+        store = m * n * ITEM * cores / _cycle_rate(_cache_rate())
         one = trips * (max(product, load) + self.TRIP_CYCLES) + self.FILL * load + store + 1
         return one * math.ceil(tiles / cores) * self._factor(table, tile)
 
@@ -247,8 +247,8 @@ class Origami:
         if active < cores:
             missed = max(missed, (table.m + table.n) * k * ITEM)
         share = min(1.0, self.SHARE * active) if active < self.FULL_CORES else 1.0
-        near = wanted / (_per_cycle(_cache_rate()) * active / cores)
-        return max(near, missed / (_per_cycle(DEVICE.dram.value) * share) + self.LOAD_CYCLES)
+        near = wanted / (_cycle_rate(_cache_rate()) * active / cores)
+        return max(near, missed / (_cycle_rate(DEVICE.dram.value) * share) + self.LOAD_CYCLES)
 
     @staticmethod
     def _hits(table: ProductTable, tile: tuple[int, int, int], active: int) -> float:
@@ -277,7 +277,7 @@ class Origami:
         return few * whole * large * uneven
 
 
-def _per_cycle(rate: float) -> float:
+def _cycle_rate(rate: float) -> float:
     assert DEVICE.clock_hz is not None
     return rate / DEVICE.clock_hz.value
 
@@ -311,7 +311,7 @@ class TritonModel:
     def configs(self, table: ProductTable) -> list[TileConfig]:
         """Return the configs with the least estimates that its pruning leaves. Many are equal; they
         stay in the order of the table."""
-        pruned = self._pruned([row.config for row in table.rows])
+        pruned = self._prune([row.config for row in table.rows])
         return sorted(pruned, key=lambda config: self._time(table, config))[:PICKS]
 
     def _time(self, table: ProductTable, config: TileConfig) -> float:
@@ -331,7 +331,7 @@ class TritonModel:
         load = memory / rate + cache / (self.CACHE * rate)
         return max(product, load) + m * n * ITEM / (self.STORE * rate)
 
-    def _pruned(self, configs: Sequence[TileConfig]) -> list[TileConfig]:
+    def _prune(self, configs: Sequence[TileConfig]) -> list[TileConfig]:
         groups: dict[tuple[int, ...], list[TileConfig]] = {}
         for config in configs:
             if config.shared_bytes <= DEVICE.limits.shared_bytes:
