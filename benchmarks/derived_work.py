@@ -24,13 +24,18 @@ DEVICE = "h200"
 NEAR = 0.1  # share by which derived and declared work may differ
 # Why derived bytes differ from the least of a call.
 TWICE = "its second launch reads q, k, v and do again"
+LOW_RANK = "its launches pass the sums of the low rank through memory"
 REASONS = {
     "attention_backward.copied": TWICE,
     "attention_backward.two_passes": TWICE,
     "causal_attention_backward.two_passes": TWICE,
     "cumsum.slices": "its second launch reads the input again",
     "empty.once": "it does not read its input",
-    "lora.tiles": "its launches pass the sums of the low rank through memory",
+    "lora.persistent": LOW_RANK,
+    "lora.split_k": "its launches pass partial sums through memory",
+    "lora.tiles": LOW_RANK,
+    "lora_delta.split_k": "its second launch declares its product as vector operations",
+    "q4_k_matmul.slices": "it sums groups of inputs by the matrix unit, too",
     "wkv6.chunked": "its launches pass the chunks' sums through memory",
     "wkv7.chunked": "its launches pass the chunks' sums through memory",
 }

@@ -770,11 +770,11 @@ def sizes_text(sizes: Sizes, separator: str = ",") -> str:
 
 def values(config: Any) -> dict[str, int]:
     """Return a config as a dict from field name to value."""
-    return {name: getattr(config, name) for name in _field_names(type(config))}
+    return {name: getattr(config, name) for name in _field_names(config.__class__)}
 
 
 @lru_cache(maxsize=1024)
-def _field_names(config: Any) -> tuple[str, ...]:  # a class; mypy takes some for unhashable
+def _field_names(config: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(config))
 
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from workbench.code.code_work import launch_work
+from workbench.code.code_work import HIT, launch_work
 from workbench.code.program_slices import every_op, needed_values
 from workbench.code.ttgir import NotModelled, read_ttgir
 from workbench.compile.launches import capture_launches
@@ -40,6 +40,31 @@ def rows(x, y, M, N, BLOCK: tl.constexpr):
         i = start + tl.arange(0, BLOCK)
         total += tl.load(x + row * N + i, i < N, other=0.0)
     tl.store(y + row, tl.sum(total))
+
+
+@triton.jit
+def rows_after(x, y, M, N, BLOCK: tl.constexpr):
+    tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, N, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        total += tl.load(x + row * N + i, i < N, other=0.0)
+    tl.store(y + row, tl.sum(total))
+    tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def centred(x, y, N, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * N
+    shift = tl.load(x + row)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, N, BLOCK):
+        total += tl.load(x + row + start + tl.arange(0, BLOCK)) - shift
+    mean = tl.sum(total) / N
+    for start in range(0, N, BLOCK):
+        i = row + start + tl.arange(0, BLOCK)
+        tl.store(y + i, tl.load(x + i) - mean)
 
 
 @triton.jit
@@ -218,7 +243,9 @@ def test_a_block_that_no_loop_prefetches_is_waited_for_and_occupies_no_load_unit
     (loop,) = (r for r in staged.regions if r.is_loop)
     assert loop.get("copy_bytes") and not loop.get("load_bytes") and loop.waits == 0
     (loop,) = (r for r in plain.regions if r.is_loop)
-    assert loop.get("load_bytes") == 2 * 2 * 64 * 64 and loop.waits == 2 and loop.executions == 4
+    assert loop.get("load_bytes") == 2 * 2 * 64 * 64 and loop.executions == 4
+    share = HIT + (1 - HIT) / 3  # three columns of programs read the same rows of `a`
+    assert loop.waits == pytest.approx(2 * share)
     assert not any(r.get(f"{kind}_lines") for r in plain.regions for kind in ("load", "store"))
 
 
@@ -301,6 +328,22 @@ def test_indices_that_are_given_decide_where_a_kernel_writes():
     for derived in (work_of, lambda *launch: footprint_of(*launch, lambda *_: np.array([0]))):
         with pytest.raises(NotModelled, match="depends on data that is not given"):
             derived(*unknown)
+
+
+def test_a_wait_for_the_launch_before_costs_nothing():
+    dependent, alone = (
+        work_of(*launched(kernel, (64,), empty(64, 512), empty(64), 64, 512, BLOCK=256))
+        for kernel in (rows_after, rows)
+    )
+    assert predict_launch(H200, dependent, SOME) == predict_launch(H200, alone, SOME)
+
+
+def test_data_that_a_loop_before_has_read_is_waited_for_in_the_cache():
+    """A first element of a tensor does not make all of it cached."""
+    x, y = empty(64, 4096), empty(64, 4096)
+    fresh = work_of(*launched(centred, (64,), x, y, 4096, BLOCK=512)).fresh
+    first, loop, again = fresh.values()
+    assert (first, again) == (1.0, 0.0) and loop == pytest.approx(1, abs=0.01)
 
 
 def test_a_loop_whose_end_is_in_the_data_is_not_ranked():

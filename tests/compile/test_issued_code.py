@@ -94,6 +94,33 @@ def test_each_loop_of_the_kernel_has_its_accesses(block):
     assert not set(first.trip.sites) & set(second.trip.sites)
 
 
+@triton.jit
+def ratios(x, y, N, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    for start in range(0, N, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        value = tl.load(x + row * N + i, i < N).to(tl.float32)
+        tl.store(y + row * N + i, tl.div_rn(1.0 + value, 3.0 - value), i < N)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "b200"])
+@pytest.mark.parametrize(("columns", "widths"), [(8192, {8}), (8191, {2}), (8190, {2})])
+def test_slow_paths_are_left_out_and_loads_have_the_width_of_their_code(device, columns, widths):
+    """A division calls a function where its operands are tiny or huge. Rows that begin anywhere are
+    loaded one element at a time: the compiler does not know which N is even."""
+    half = torch.empty(8, columns, dtype=torch.bfloat16)
+    asm = compiled(ratios, device, half, half, columns, BLOCK=512, num_warps=4)
+    code, issued = read_warp_code(asm.cubin), issued_code(asm.ttgir, asm.cubin)
+    assert any(one.is_call for one in code.instructions)
+    (loop,) = issued.loops
+    assert set(loop.trip.widths) == widths
+    each = loop.trip.kinds.count(LOAD), loop.trip.kinds.count(STORE)
+    assert each[0] == each[1] and sum(loop.trip.widths) % 16 == 0  # bytes of whole trips
+    listed = [op.opcode for op in read_sass(disassemble(asm.cubin, "-g")).instructions]
+    size = {"U16": 2, "64": 8}[next(op for op in listed if "LDG" in op).split(".")[2]]
+    assert widths == {size}
+
+
 def test_code_of_products_and_what_is_no_cubin_is_not_read():
     half = torch.empty(64, 64, dtype=torch.float16)
     asm = compiled(product, "h100", half, half, torch.empty(64, 64), 64, BLOCK=64, num_warps=4)

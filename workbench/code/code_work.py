@@ -116,8 +116,8 @@ def _resolved_trips(straight: IssuedCode, loads: Mapping[int, float]) -> float:
     """Return how many trips of a loop straight code has, by the bytes that a thread accesses in a
     trip. Accesses whose operation is not known count, too."""
     each = zip(straight.sites, straight.widths, strict=True)
-    found = sum(width for site, width in each if site in loads or not site)
-    return found / (sum(loads.values()) or math.inf)
+    accessed = sum(width for site, width in each if site in loads or not site)
+    return accessed / (sum(loads.values()) or math.inf)
 
 
 def _loop_of(region: Region) -> int:
