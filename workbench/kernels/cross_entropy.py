@@ -3,7 +3,7 @@ lse = log(sum(exp(logits))), in fp32 whatever the dtype of the logits. Both are 
 gradient is cheap to get from lse. A target outside 0..V-1 (-100, say) is ignored: its loss is 0.
 
 Read once and never written, logits of 16 bits cost 2 bytes an element for some 5 FLOP and one
-exponential, so it is memory-bound on every GPU in `hardware.py`; but only with one exponential.
+exponential, so it is memory-bound on every GPU in `devices/`; but only with one exponential.
 A running maximum in each lane would need two, and the 16 special-function lanes of an H200's core
 then take longer (0.28 ms at 4096 x 128256) than its memory (0.24 ms).
 

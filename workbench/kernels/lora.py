@@ -11,8 +11,8 @@ B r more columns of W: one more step of a tile's main loop (`tiles`, `persistent
 few rows (M = 16) are memory-bound, it is W that counts, and A is so many more rows of it
 (`split_k`).
 
-NaN and infinities reach what the products that they stand in reach: those of x their rows of y,
-those of W and B their columns. An infinity times 0 is NaN.
+NaN and infinities spread as the products do: from x to their rows of y, from W and B to their
+columns. An infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass, replace

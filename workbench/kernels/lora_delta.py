@@ -5,8 +5,8 @@ to 64. All that must move are 0.3 to 1.2 MB, 0.1 to 0.3 us of an H200's memory, 
 less: what counts is how many launches follow each other and how many trips to the cache a program
 waits for in a row.
 
-NaN and infinities reach what the products that they stand in reach: those of x their rows of y,
-those of B their columns. An infinity times 0 is NaN.
+NaN and infinities spread as the products do: from x to their rows of y, from B to their columns.
+An infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass, replace

@@ -3,7 +3,7 @@
 At M = N = K = 4096 in bf16 it does 1365 FLOP for each byte it must move, so the matrix unit is
 the limit, as long as tiles are large enough: a tile of block_m x block_n asks the cache for
 2 * block_m * block_n / (block_m + block_n) FLOP's worth of each element that it loads. A few rows
-(M = 16) make it memory-bound, and then it is b that counts.
+(M = 16) make it memory-bound, and then only b counts.
 
 What else costs: tiles that are not a multiple of the cores (288 on 132 take as long as 396), which
 `stream_k` deals out in smaller pieces and `warp_groups` cuts; fewer tiles than cores, which
@@ -1017,7 +1017,7 @@ def narrow(a, b, *, config):
 )
 def split_k(a, b, *, config):
     """K in parts, one program per tile and part, whose fp32 sums a second launch adds: fills the
-    cores where the output has fewer tiles than they are, as it has with few rows."""
+    cores if the output has fewer tiles than cores, as with few rows."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
     parts, each = parts_of(config, M, N, K)

@@ -1,7 +1,7 @@
 """Patch embedding of a vision transformer: y = x W^T + bias + position, the two additions fused.
 
-x holds one patch a row, as im2col lays it out, image after image; row m is patch m % P of its
-image and gets row m % P of the position table. W is the convolution's weight, one row a channel.
+x holds one patch per row, as im2col lays it out, image after image; row m is patch m % P of its
+image and gets row m % P of the position table. W is the convolution's weight, a row per channel.
 
 At 928256 x 768 x 768 in bf16 the product does 384 FLOP for each byte it must move, so the matrix
 unit is the limit on an H200 (206 FLOP a byte); but K = 768 is short. A tile of 128 x 256 is done

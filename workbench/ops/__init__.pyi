@@ -95,7 +95,7 @@ def causal_attention_backward(
     """
 
 def channel_mix(k: Tensor) -> Tensor:
-    """Squared ReLU, y = max(k, 0)^2: what stands between the two products of RWKV's channel mixing.
+    """Squared ReLU, y = max(k, 0)^2: the step between the two products of RWKV's channel mixing.
 
     Args:
         k: `M F`, fp32, fp16, bf16.
