@@ -128,7 +128,7 @@ def declared_config(impl: Impl, config: Any) -> str:
 
 def costs(spec: Spec) -> Iterator[str]:
     dtype = "bf16" if "bf16" in spec.tolerance else next(iter(spec.tolerance))
-    yield f"| sizes, {dtype} | FLOP | least bytes | FLOP a byte |"
+    yield f"| sizes, {dtype} | FLOP | least bytes | FLOP per byte |"
     yield "|---|---|---|---|"
     for sizes in spec.bench:
         flops, moved = spec.flops(**sizes), spec.bytes(sizes, dtype)
@@ -155,11 +155,12 @@ def cell(value: Any) -> str:
 
 
 def index(names: list[str]) -> str:
-    lines = ["# Kernels", "", "One page a kernel, generated from its file.", ""]
+    lines = ["# Kernels", "", "One page per kernel, generated from its file.", ""]
     for name in names:
         spec = catalog.spec_of(name)
-        words = (inspect.getdoc(sys.modules[spec.reference.__module__]) or "").splitlines()
-        lines.append(f"- [{name}]({name}.md): {words[0] if words else ''}")
+        first, *_ = (inspect.getdoc(sys.modules[spec.reference.__module__]) or "").split("\n\n")
+        sentence = re.split(r"(?<=[^.]\.) ", " ".join(first.split()))[0].rstrip(":")
+        lines.append(f"- [{name}]({name}.md): {sentence}")
     return "\n".join(lines) + "\n"
 
 

@@ -326,7 +326,7 @@ return other.t(), s
         body("return x * w, (x * w).sum(1)"),
     ),
     Cheat(
-        "a kernel beside which torch does the work",
+        "torch that does the work next to a kernel",
         ("operators",),
         body(
             """

@@ -58,7 +58,7 @@ WELFORD = rows_kernel(
 
 @held_impl(layer_norm, reads=3)
 def simd_rows(x, w, b, *, config):
-    """One threadgroup a row, held in registers: x is read once, w and b once for each row."""
+    """One threadgroup per row, held in registers: x is read once, w and b once for each row."""
     return launch_rows(SIMD_ROWS, config, x, w, b)
 
 
@@ -69,5 +69,5 @@ def welford_work(config, limits, *, itemsize, M, N):
 
 @layer_norm.impl(LoopedRows, backend="metal", work=welford_work)
 def welford(x, w, b, *, config):
-    """One threadgroup a row of any length: x is read twice."""
+    """One threadgroup per row of any length: x is read twice."""
     return launch_rows(WELFORD, config, x, w, b)

@@ -44,11 +44,11 @@ LOOPED_ROWS = rows_kernel(
 
 @held_impl(rms_norm, reads=2)
 def simd_rows(x, w, *, config):
-    """One threadgroup a row, held in registers: x is read once, w once for each row."""
+    """One threadgroup per row, held in registers: x is read once, w once for each row."""
     return launch_rows(SIMD_ROWS, config, x, w)
 
 
 @rms_norm.impl(LoopedRows, backend="metal", work=rows_work(3))
 def looped_rows(x, w, *, config):
-    """One threadgroup a row of any length: x is read twice."""
+    """One threadgroup per row of any length: x is read twice."""
     return launch_rows(LOOPED_ROWS, config, x, w)

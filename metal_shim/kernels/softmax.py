@@ -66,7 +66,7 @@ ONLINE = rows_kernel(
 
 @held_impl(softmax, reads=1)
 def simd_rows(x, *, config):
-    """One threadgroup a row, held in registers: x is read once."""
+    """One threadgroup per row, held in registers: x is read once."""
     return launch_rows(SIMD_ROWS, config, x)
 
 
@@ -88,7 +88,7 @@ def refuse_lanes(config, limits, *, itemsize, M, N):
 
 @softmax.impl(Lanes, backend="metal", resolve=size_lanes, refuse=refuse_lanes, work=rows_work(1))
 def lanes(x, *, config):
-    """One SIMD-group a row, without a barrier."""
+    """One SIMD-group per row, without a barrier."""
     M, N = x.shape
     if reason := reject_rows(32 * config.values, N):
         raise ValueError(reason)
@@ -98,5 +98,5 @@ def lanes(x, *, config):
 
 @softmax.impl(LoopedRows, backend="metal", work=rows_work(1, steps=2))
 def online(x, *, config):
-    """One threadgroup a row of any length, with a running maximum: x is read twice."""
+    """One threadgroup per row of any length, with a running maximum: x is read twice."""
     return launch_rows(ONLINE, config, x)

@@ -1251,7 +1251,7 @@ def test_an_empty_output_is_not_launched_and_something_from_nothing_is_refused(m
         if right:
             choice._check_place(spec, place)
         else:
-            with pytest.raises(OperationError, match=f"inputs lie on {place}"):
+            with pytest.raises(OperationError, match=f"inputs are on {place}"):
                 choice._check_place(spec, place)
     monkeypatch.setattr(choice, "INTERPRETED", True)
     choice._check_place(spec, "cpu")

@@ -534,8 +534,8 @@ def kernel_change(word, before=True, after=True, counts=(1, 1), metrics=()):
     [
         (1.125, ["slower"], "SAME", "without a spread up to"),
         (1.13, ["slower", "slower", "faster"], "SLOW", ", with 2 kernels slower"),
-        (1.13, ["slower", "new"], "SLOW", ", with 1 kernel slower and 1 kernel in one of the two"),
-        (1.13, ["gone", "new"], "SLOW", ", with 2 kernels in one of the two alone"),
+        (1.13, ["slower", "new"], "SLOW", "1 kernel slower and 1 kernel in only one of the two"),
+        (1.13, ["gone", "new"], "SLOW", ", with 2 kernels in only one of the two"),
         (0.8, ["faster", "slower"], "FAST", ", with 1 kernel faster"),
         (8 / 9, ["faster"], "SAME", "without a spread up to"),
         (1.13, ["same"], "INCONCLUSIVE", "no kernel is slower: idle time of one window"),

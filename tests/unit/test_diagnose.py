@@ -262,7 +262,7 @@ def test_a_predicted_run_says_which_term_limits_it_and_what_would_help(capsys, d
         (("softmax", "--sizes", "M=0"), "positive whole number"),
         (("--rules", "softmax"), "leave out what else is named"),
         ((RAW, "--sizes", "M=1"), "--sizes is an option of a kernel"),
-        ((RAW, "x.cubin"), "diagnosed alone"),
+        ((RAW, "x.cubin"), "diagnosed by itself"),
     ],
 )
 def test_what_cannot_be_diagnosed_is_one_sentence(capsys, monkeypatch, words, sentence):

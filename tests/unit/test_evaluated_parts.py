@@ -182,7 +182,7 @@ def test_a_config_is_described_at_each_size():
         submission.describe(replace(wanted, knobs={"num_warps": 8, "odd": 1}), H100.limits, sizes)
     elsewhere = submission._impl(spec, wanted, "another.module")
     assert elsewhere is first
-    with pytest.raises(submission.catalog.CatalogError, match="has Metal kernels alone"):
+    with pytest.raises(submission.catalog.CatalogError, match="has only Metal kernels"):
         submission._impl(replace(spec, impls=spec.impls[:0]), wanted, "m")
     own = replace(spec, impls=tuple(SimpleNamespace(backend=b, name=n, launch=SimpleNamespace(
         __module__=m)) for b, n, m in (("torch", "t", "mine"), ("triton", "a", "x"), ("triton", "b",

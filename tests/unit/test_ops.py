@@ -269,7 +269,7 @@ def of(*shapes, dtype=torch.float32):
 @pytest.mark.parametrize(
     "name, inputs, sentence",
     [
-        ("softmax", of((3, 3)), "runs on a GPU .*lie on cpu; move them"),
+        ("softmax", of((3, 3)), "needs an NVIDIA or AMD GPU, but .* on cpu; move them"),
         ("softmax", of((2, 3, 4), dtype=torch.float32), "x is `M N`, and this one has 3 axes"),
         ("softmax", of((3, 3), dtype=torch.float64), "x is float64; convert it to one of float32"),
         ("rms_norm", [*of((3, 3)), *of((3,), dtype=torch.bfloat16)], "w is bfloat16, and float32"),

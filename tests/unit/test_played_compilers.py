@@ -403,7 +403,7 @@ def test_libraries_that_are_late_or_fail_are_refused(libraries):
     assert "no room" in one.final("job", winner, others[2:], 5.0)[0][0].reason
     second.answer = (Refusal("measure", "odd"), TIMED)
     ((result, winner_s),) = one.final("job", winner, others[2:], 5.0)
-    assert (result.reason, winner_s) == ("the winner could not be timed beside it: odd", None)
+    assert (result.reason, winner_s) == ("the winner could not be timed with it: odd", None)
     first.ready_at = clock.now + 0.11
     assert one.final("job", winner, others, 0.1)[0] == (late, None)
 

@@ -167,7 +167,7 @@ def test_copies_are_counted():
                        copies_exposed=SimpleNamespace(length=250))  # fmt: skip
     held = transfers.evaluate(summary, transfers.RULE.thresholds)
     assert held.sentence == (
-        "Copies ran without a kernel beside them in 25 % of the window: 3 copies, 2 of them below "
+        "Copies overlapped no kernel in 25 % of the window: 3 copies, 2 of them below "
         "64 kB. They moved 197 kB. 2 of them use pageable memory. In another 10 % the device was "
         "idle because the host was in a copy."
     )

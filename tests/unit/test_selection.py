@@ -444,7 +444,7 @@ def test_nothing_separates_configs_that_differ_in_threads_alone() -> None:
     impls = {"online": {"choices": {"threads": (32, 64, 128)}, "knobs": {"threads": "threads"}}}
     run = replace(PREDICTED, impls=impls)
     assert sentence(select(run, records)).endswith(
-        "; nothing separates them without a Mac, as they differ in their threads alone and move "
+        "; nothing separates them without a Mac, as they differ only in their threads and move "
         "equal bytes."
     )
     more = replace(counts, buffers=(replace(counts.buffers[0], sectors=2),), dispatches=0)

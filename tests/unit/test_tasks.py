@@ -122,7 +122,7 @@ def test_a_format_is_recognised_by_its_files(tmp_path):
     (SOFTPLUS, "missing.py", "missing.py cannot be read (no such file or directory)"),
     (ADD, OF_MODEL, "has no custom_kernel"),
     (NORM, ADD / "submission.py", "defines no run"),
-    (NORM, NORM, "is no Solution: it lacks 'spec'"),
+    (NORM, NORM, "is not a Solution: it lacks 'spec'"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(task, submission, part, tmp_path):
     with pytest.raises(TaskError) as error:

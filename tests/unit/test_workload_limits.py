@@ -286,8 +286,8 @@ def test_an_error_of_a_description_is_its_first_200_characters(recording):
         recording._count_alone(SimpleNamespace(__name__="f"), ValueError(f" {text}\nsecond"))
     recording._count_alone(7, ValueError(""))
     assert recording._window.notes == [
-        f"Launches of f are counted alone: ValueError: {'x' * 200}",
-        "Launches of int are counted alone: ValueError: ",
+        f"Launches of f are only counted: ValueError: {'x' * 200}",
+        "Launches of int are only counted: ValueError: ",
     ]
     assert [c.launches for c in recording._beyond.values()] == [2, 1]
 

@@ -1282,7 +1282,7 @@ def test_a_launch_that_cannot_be_described_is_counted_alone(recording, monkeypat
         recording.note_launch(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
     whole = recording.workload(True)
     assert whole.signatures == [] and [(f.name, n) for f, n in whole.omissions] == [("add", 2)]
-    assert whole.notes == ["Launches of add are counted alone: ValueError: odd"]
+    assert whole.notes == ["Launches of add are only counted: ValueError: odd"]
 
 
 def test_a_recording_begins_once_ends_once_and_forgets_in_a_fork(recording, tmp_path, monkeypatch):

@@ -39,8 +39,8 @@ def configs_of(tuner: Any, given: Arguments) -> tuple[list[Any], list[str]]:
         notes.append("perf_model and top_k are ignored: every config is tried")
     if tuner.user_defined_pre_hook or tuner.user_defined_post_hook:
         notes.append(
-            "pre_hook and post_hook of @triton.autotune are not run: Triton runs them while it "
-            "tunes alone, and here what a launch changes is restored before each"
+            "pre_hook and post_hook of @triton.autotune are not run: Triton runs them only while "
+            "it tunes, and here what a launch changes is restored before each"
         )
     return configs, notes
 

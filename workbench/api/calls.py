@@ -82,13 +82,13 @@ def predict(
 
     Args:
         kernel: its name, `package.module`, or `path/to/mine.py`; or a function.
-        args: of a function: arguments of the launch; no config's own.
-        sizes: of a kernel: sizes of one problem.
-        dtype: of a kernel: `fp32`, `fp16` or `bf16`.
-        impl: of a kernel: these Impls only; all Triton Impls by default.
-        grid: of a function: the grid of `kernel[grid]`.
-        configs: of a function: `triton.Config`s; by default those of `@triton.autotune`.
-        kwargs: of a function: arguments of the launch by name.
+        args: for a function: arguments of the launch; no config's own.
+        sizes: for a kernel: sizes of one problem.
+        dtype: for a kernel: `fp32`, `fp16` or `bf16`.
+        impl: for a kernel: these Impls only; all Triton Impls by default.
+        grid: for a function: the grid of `kernel[grid]`.
+        configs: for a function: `triton.Config`s; by default those of `@triton.autotune`.
+        kwargs: for a function: arguments of the launch by name.
         device: predict for this device, with no GPU; by default for the GPU of this machine.
 
     Raises WorkbenchError where nothing can be predicted.

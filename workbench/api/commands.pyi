@@ -61,13 +61,13 @@ def compare(
         left: `tiles`, `tiles:block_m=128`, a git revision, a run's id, or a result.
         right: the same; `WORKING` is the file as it is.
         kernel: the kernel, where the operands do not name it.
-        impl: Of revisions or runs: this Impl, or tiles:block_m=128.
+        impl: For revisions or runs: this Impl, or tiles:block_m=128.
         sizes: {"M": 4096, "N": 4096, "K": 4096}
         dtype: fp32, fp16 or bf16.
         threshold: Share up to which a difference does not count; 0.01 by default.
         also: energy: the joules of a call; profile: both operands, by counters. After the times.
         require: idle-gpu: refuse while others use the GPU.
-        trust: Of stored runs: execute the kernel's file that they name.
+        trust: For stored runs: execute the kernel's file that they name.
         out: Folder for the page and events.
         database: Database URL; SQLite in the user's data folder by default.
         progress: False for no display.
@@ -93,7 +93,7 @@ def evaluate(
 
     Args:
         kernel: A kernel's name, package.module, or file.
-        spec: Kernel whose Spec it is held to. Default: the one in the file, which is trusted.
+        spec: Kernel whose Spec judges it. Default: the one in the file, which is trusted.
         impl: tiles or tiles:block_m=128. Default: the file's first.
         sizes: Sizes to time: {"M": 4096, "N": 4096, "K": 4096}. Default: the Spec's first.
         dtype: fp32, fp16 or bf16. Default: bf16, or the task's.
@@ -151,7 +151,7 @@ def history(
         impl: This Impl only.
         device: This device only.
         dtype: This dtype only.
-        failures: Failures alone.
+        failures: Only failures.
         limit: Rows at most, newest first.
         load: Import the good lines of this events file first.
         database: Database URL; SQLite in the user's data folder by default.
@@ -213,12 +213,11 @@ def profile(
             `wb.profile("--", "python", "step.py")`.
         tool: ncu, trace, proton, sanitizer, nsys, rocprofv3, rocprof, rocprof-compute, xctrace,
             gputrace. Default: ncu of a kernel on NVIDIA, else trace.
-        impl: Of a kernel: tiles or tiles:block_m=128. Default: the first.
-        sizes: Of a kernel: {"M": 4096, "N": 4096, "K": 4096}.
-        dtype: Of a kernel: fp32, fp16 or bf16, which is the default.
-        calls: Of a kernel: calls to record.
-        steps: Of a program that calls workbench.step(): steps to skip, to warm up and to record,
-            0,1,3.
+        impl: For a kernel: tiles or tiles:block_m=128. Default: the first.
+        sizes: For a kernel: {"M": 4096, "N": 4096, "K": 4096}.
+        dtype: For a kernel: fp32, fp16 or bf16, which is the default.
+        calls: For a kernel: calls to record.
+        steps: For a program with workbench.step(): steps to skip, to warm up and to record, 0,1,3.
         with_: trace: shapes of inputs, memory of operators, Python's stacks.
         metrics: ncu, rocprofv3: counters to add, A,B.
         tool_option: ncu: set=detailed; proton: data=trace; sanitizer: checks=all; xctrace:

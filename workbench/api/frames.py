@@ -85,7 +85,7 @@ def _times(record: Record) -> dict[str, Any]:
 
 
 def comparisons_frame(comparisons: Sequence[Comparison]) -> pandas.DataFrame:
-    """Return one row a comparison: its word, and the right operand's time over the left one's with
+    """Return a row per comparison: word, and the right operand's time over the left one's with
     the 95 % interval. Empty cells where an operand gave no time."""
     columns = ("kernel", "sizes", "dtype", "left", "right", "word", "ratio", "low", "high")
     rows = []
@@ -102,7 +102,7 @@ def comparisons_frame(comparisons: Sequence[Comparison]) -> pandas.DataFrame:
 
 
 def evidence_frame(findings: Sequence[Finding]) -> pandas.DataFrame:
-    """Return one row a number of a finding: its value, unit and kind, with the ends of its interval
+    """Return a row per number of a finding: its value, unit and kind, with the ends of its interval
     where it has one."""
     columns = ("kernel", "sizes", "dtype", "word", "group", "name", "value", "unit", "kind")
     rows = [
@@ -118,7 +118,7 @@ def evidence_frame(findings: Sequence[Finding]) -> pandas.DataFrame:
 
 
 def profiles_frame(profiles: Sequence[Profile]) -> pandas.DataFrame:
-    """Return one row a kernel: launches, its seconds, and a column for each metric of the tool."""
+    """Return a row per kernel: launches, seconds, and a column for each metric of the tool."""
     metrics = dict.fromkeys(metric.name for p in profiles for metric in p.metrics)
     columns = ("name", "launch", "count", "total_s", "median_s", "low_s", "high_s", "tool")
     rows = [
@@ -132,7 +132,7 @@ def profiles_frame(profiles: Sequence[Profile]) -> pandas.DataFrame:
 
 
 def ceilings_frame(ceilings: Mapping[str, Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return one row a ceiling: its value and unit, `kind` (measured, datasheet or computed), the
+    """Return one row per ceiling: its value and unit, `kind` (measured, datasheet or computed), the
     dtype and the state of the clock, and its source."""
     columns = ("name", "value", "unit", "kind", "level", "dtype", "state", "source", "failed")
     return _frame(({"name": name, **c} for name, c in ceilings.items()), columns)

@@ -81,7 +81,7 @@ class EvaluateResult(Result):
         return f"{name} is {self.verdict}{claims}{time}."
 
     def frame(self) -> pandas.DataFrame:
-        """Return one row a rule."""
+        """Return one row per rule."""
         import pandas
 
         return pandas.DataFrame(list(self.rules))
@@ -161,7 +161,7 @@ class CeilingsResult(Result):
         return stated if self.predicted else super()._kind
 
     def frame(self) -> pandas.DataFrame:
-        """Return one row a ceiling."""
+        """Return one row per ceiling."""
         from workbench.api.frames import ceilings_frame
 
         return ceilings_frame(self.ceilings)
@@ -228,7 +228,7 @@ class PredictResult(Result):
         return f"{_config_words(one)}: ~{rough(one.time_s)} predicted, limited by {one.bound}."
 
     def frame(self) -> pandas.DataFrame:
-        """Return one row a config."""
+        """Return one row per config."""
         import pandas
 
         return pandas.DataFrame([asdict(one) for one in self.configs])
@@ -257,7 +257,7 @@ class ProfileResult(Result):
         return f"{len(self.profiles)} kernels by {tool}; {longest.name} takes longest, {total}."
 
     def frame(self) -> pandas.DataFrame:
-        """Return one row a kernel."""
+        """Return one row per kernel."""
         from workbench.api.frames import profiles_frame
 
         return profiles_frame(self.profiles)

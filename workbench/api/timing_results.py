@@ -161,7 +161,7 @@ class BenchResult(MeasureResult):
 def bench_sentence(name: str, bests: Sequence[BestConfig], predicted: bool) -> str:
     """Return which provider is fastest at how many sizes."""
     if predicted:
-        return f"{name}: roofline bounds alone; no GPU took part, and nothing was timed."
+        return f"{name}: only roofline bounds; no GPU took part, and nothing was timed."
     if not bests:
         return f"{name}: no provider gave a time."
     won = [best.impl for best in bests]
@@ -207,7 +207,7 @@ class CompareResult(Result):
         return lines[-1] if lines else ""
 
     def frame(self) -> pandas.DataFrame:
-        """Return one row a comparison; docs/api.md lists the columns."""
+        """Return one row per comparison; docs/api.md lists the columns."""
         from workbench.api.frames import comparisons_frame
 
         return comparisons_frame(self.comparisons)

@@ -240,7 +240,7 @@ def _texts(plain: Any) -> list[str]:
 
 def _sizes(plain: Any) -> dict[str, int]:
     if not isinstance(plain, dict) or not all(type(n) is int for n in plain.values()):
-        raise ValueError("its description has sizes that are no whole numbers")
+        raise ValueError("its description has sizes that are not whole numbers")
     return plain
 
 

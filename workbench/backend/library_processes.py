@@ -90,7 +90,7 @@ def _time_final(
         first = Refusal("measure", f"{type(error).__name__}: {error}".splitlines()[0])
         others = [first] * len(libraries)
     if isinstance(first, Refusal):
-        alone = Refusal("measure", f"the winner could not be timed beside it: {first.reason}")
+        alone = Refusal("measure", f"the winner could not be timed with it: {first.reason}")
         others = [o if isinstance(o, Refusal) else alone for o in others]
         return {c.key: (o, None) for c, o in zip(libraries, others, strict=True)}
     winner_s = first.timing.median_s

@@ -32,7 +32,7 @@ class Libraries(Enum):
     """Who times the libraries of a kernel that are slow to import."""
 
     NOBODY = "nobody"
-    OTHERS = "processes of their own, beside the winner"
+    OTHERS = "separate processes, with the winner"
     MEASURING = "the measuring process, in one final with all others"
 
 

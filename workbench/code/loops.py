@@ -138,7 +138,7 @@ def _unknown(
         names = ", ".join(sorted(set(listing.lost_jumps)))
         yield f"it has jumps with unknown targets ({names}), so loops may have been missed"
     if f"load {BY_DESCRIPTOR}" in kinds:
-        yield "the bytes of a load by descriptor are stated in the descriptor alone"
+        yield "the bytes of a load by descriptor are stated only in the descriptor"
     if any(op.opcode.startswith(("s_load_", "s_buffer_load_")) for op in inside):
         yield "scalar loads inside loops are not counted: those of arguments and of data look alike"
     if not loops:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 NEEDS_GPU = (
     "Timing a function needs a GPU that torch sees, and there is none here; run it where there is "
-    'one, or name a device for its roofline bound alone: device="h200".'
+    'one, or name a device for only its roofline bound: device="h200".'
 )
 
 

@@ -15,7 +15,7 @@ class BisectOptions(field.RunOutput, Options):
     sizes: str | None = option(None, f"{SIZES}. Default: the Spec's first.")
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(
-        None, "Run nothing: compare the machine code for this device with that of GOOD and BAD."
+        None, "Run nothing: compare machine code for this device with GOOD's and BAD's."
     )
     threshold: float = field.threshold()
     require: tuple[field.Idle, ...] = field.require_idle()

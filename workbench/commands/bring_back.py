@@ -109,7 +109,7 @@ class BringBack:
         steps = (
             ("every Metal kernel is checked", self._checks),
             ("ceilings: read, copy, multiply and add", self._ceilings),
-            ("eight kernels at four sizes, beside MLX's own versions", self._kernels),
+            ("eight kernels at four sizes, and MLX's own versions", self._kernels),
             ("threadgroups of softmax and tiles of matmul", self._sweeps),
             ("the emulator against the GPU, on the same inputs", self._emulator),
             ("a capture and a Metal System Trace, where Xcode is there", self._xctrace),

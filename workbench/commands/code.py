@@ -18,7 +18,7 @@ class CodeOptions(Options):
     against: str | None = option(None, "Compare with this config, file or git revision.")
     find: str | None = option(None, "List instructions by PTX word or opcode: tcgen05.ld, LDSM.")
     samples: Path | None = option(None, "Show the stall samples of this ncu file at their lines.")
-    launch: int | None = option(None, "Of a profile: the launch to show, from 0.")
+    launch: int | None = option(None, "For a profile: the launch to show, from 0.")
     text: bool = flag("Print the whole listing.", "--text")
     dot: Path | None = option(None, "Write the control flow for Graphviz.", stored=False)
     out: Path = field.out("Folder for the page.")

@@ -19,16 +19,16 @@ class CompareOptions(field.RunOutput, Options):
         "With --triton: compile for it (or all, the default); may be repeated. An Apple GPU: "
         "emulate both and predict.",
     )
-    impl: str | None = option(None, "Of revisions or runs: this Impl, or tiles:block_m=128.")
+    impl: str | None = option(None, "For revisions or runs: this Impl, or tiles:block_m=128.")
     sizes: str | None = option(None, SIZES)
     dtype: str = option("bf16", DTYPE)
     threshold: float = field.threshold()
     expect: str | None = option(
-        None, "Of two files of ncu: mbarrier, direct_store, tmem_ahead or prefetch."
+        None, "For two ncu files: mbarrier, direct_store, tmem_ahead or prefetch."
     )
     also: tuple[field.Also, ...] = field.also("both operands")
     require: tuple[field.Idle, ...] = field.require_idle()
-    trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
+    trust: bool = flag("For stored runs: execute the kernel's file that they name.", "--trust")
 
 
 def run(options: CompareOptions) -> int:

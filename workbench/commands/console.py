@@ -36,7 +36,7 @@ STEPS = {
     "hot": "the winner, hot",
     "sanitize": "compute-sanitizer on {}",
     "energy": "energy of {}",
-    "libraries": "{} libraries beside the winner",
+    "libraries": "{} libraries in turns with the winner",
 }
 
 

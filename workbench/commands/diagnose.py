@@ -27,10 +27,10 @@ class DiagnoseOptions(Options):
         (),
         "last|RUN|FILE...|KERNEL",
     )
-    impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
-    sizes: str | None = option(None, f"Of a kernel: {SIZES}. Default: the Spec's first.")
-    dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
-    device: str | None = option(None, "Of a kernel: compile for h200, mi300x, ... or for all.")
+    impl: str | None = option(None, "For a kernel: tiles or tiles:block_m=128. Default: the first.")
+    sizes: str | None = option(None, f"For a kernel: {SIZES}. Default: the Spec's first.")
+    dtype: str | None = option(None, "For a kernel: fp32, fp16 or bf16, which is the default.")
+    device: str | None = option(None, "For a kernel: compile for h200, mi300x, ... or for all.")
     rules: bool = flag("List all rules with thresholds, needs and sources.", "--rules")
     all: bool = flag("Also list each rule that could not be evaluated.", "--all")
     quiet: bool = field.quiet("Print only the rules that hold.")
@@ -131,7 +131,9 @@ def _diagnose_files(options: DiagnoseOptions) -> DiagnosisReport:
         from workbench.commands.diagnose_code import file_report
 
         if len(options.targets) > 1:
-            raise OptionError(f"{codes[0]} is machine code, which is diagnosed alone; name it so.")
+            raise OptionError(
+                f"{codes[0]} is machine code, which is diagnosed by itself; name only it."
+            )
         return file_report(Path(codes[0]))
     from workbench.commands.diagnose_trace import trace_report
     from workbench.traces.readers import read
@@ -209,7 +211,7 @@ def _needs(kind: str, rule: AnyRule) -> list[str]:
 
 
 def _rule_table(kind: str, listed: Sequence[dict[str, Any]]) -> Table:
-    """Return one row a rule: word, thresholds, needs, source."""
+    """Return one row per rule: word, thresholds, needs, source."""
     from rich.table import Table
 
     table = Table(title=TITLES[kind], box=None)

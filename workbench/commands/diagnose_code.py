@@ -207,7 +207,7 @@ ADVICE: Mapping[str, str] = {
     "compute": "fewer operations, or a dtype with a higher peak",
     "cache": "fewer requests to the cache: larger tiles, so that each load serves more",
     "shared memory": "fewer accesses to shared memory: operands in registers, larger tiles",
-    "instructions": "fewer instructions beside the product: indices, casts and masks in the loop",
+    "instructions": "fewer instructions around the product: indices, casts and masks in the loop",
     "special functions": "fewer exponentials, roots and divisions",
     "load unit": "fewer lines for each access: neighbouring threads at neighbouring addresses",
     "atomic operations": "fewer atomic operations on one address: add within a program first",

@@ -15,7 +15,7 @@ Sanitizer = Literal["sanitizer"]
 class EvaluateOptions(Options):
     kernel: str | None = argument("A kernel's name, package.module, or file.", None)
     spec: str | None = option(
-        None, "Kernel whose Spec it is held to. Default: the one in the file, which is trusted."
+        None, "Kernel whose Spec judges it. Default: the one in the file, which is trusted."
     )
     impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the file's first.")
     sizes: str | None = option(None, f"Sizes to time: {SIZES}. Default: the Spec's first.")
@@ -28,8 +28,8 @@ class EvaluateOptions(Options):
         Sanitizer, "--require", "sanitizer: one call passes racecheck and memcheck."
     )
     accept_claims: bool = flag("`plausible` is exit code 0.", "--accept-claims")
-    verify: Path | None = option(None, "Judge again what this verdict's JSON file is of.")
-    reuse: Path | None = option(None, "Give this file's verdict if it is of the same contents.")
+    verify: Path | None = option(None, "Judge the kernel of this verdict's JSON file again.")
+    reuse: Path | None = option(None, "Return this file's verdict if the contents are the same.")
     events_file: Path | None = field.file_option(
         None, "Events file (JSONL) to append to.", "--events-file"
     )

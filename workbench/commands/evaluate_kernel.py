@@ -466,7 +466,7 @@ def stored_verdict(path: Path) -> Mapping[str, Any]:
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
+        reason = getattr(error, "strerror", None) or "it is not JSON"
         raise CommandError(f"{path} cannot be read ({reason}); name a verdict's file.") from None
     known = isinstance(content, dict) and content.get("command") == "evaluate"
     if not known or not all(isinstance(content.get(name), str) for name in _TEXTS):

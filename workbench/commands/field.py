@@ -105,7 +105,7 @@ def json(help: str = "Write the result to this file; - is standard output.") -> 
 def annotate() -> Any:
     """Return a field that declares `--annotate`."""
     return file_option(
-        False, "Print `::error file=,line=` of each finding, for GitHub.", "--annotate"
+        False, "Print `::error file=,line=` for each finding, for GitHub.", "--annotate"
     )
 
 

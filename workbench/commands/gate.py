@@ -1,4 +1,4 @@
-"""Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
+"""Compare every kernel of a suite with a baseline; the worst verdict gives the exit code."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class HistoryOptions(Options):
     impl: str | None = option(None, "This Impl only.")
     device: str | None = option(None, "This device only.")
     dtype: str | None = option(None, "This dtype only.")
-    failures: bool = flag("Failures alone.", "--failures")
+    failures: bool = flag("Only failures.", "--failures")
     limit: int = option(50, "Rows at most, newest first.", min=1)
     wide: bool = flag("Print all columns; otherwise those that fit.", "--wide")
     load: Path | None = option(None, "Import the good lines of this events file first.")
@@ -41,7 +41,7 @@ class HistoryOptions(Options):
     quiet: bool = field.quiet("Print only the outcomes.")
     json: Path | None = field.json("Write the outcomes to this file; - is standard output.")
     export: tuple[str, ...] = field.file_option(
-        (), "Write a file for others: parquet=FILE, benchmark-json=FILE or bencher=FILE; repeated."
+        (), "Write a file for other tools: parquet=, benchmark-json= or bencher=FILE; repeated."
     )
     database: str | None = field.database()
 
@@ -222,7 +222,7 @@ def prune(options: HistoryOptions) -> int:
         raise HistoryError("--prune needs --older-than 90d, --keep 100, or both.")
     if options.impl or options.dtype or options.failures or options.load or options.json:
         raise HistoryError(
-            "--prune deletes whole runs; name a kernel, --device, --older-than and --keep alone."
+            "--prune deletes whole runs; name only a kernel, --device, --older-than and --keep."
         )
     before = None if options.older_than is None else _parse_moment(options.older_than, time.time())
     tuned = {e.run for e in Tuned.load(default_path()).entries.values()}

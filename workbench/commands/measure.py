@@ -1,4 +1,4 @@
-"""Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
+"""Time Impls at their tuned or default configs, and baselines, over sizes and dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time Impls over sizes and dtypes, beside baselines."""
+"""Time Impls and baselines over sizes and dtypes."""
 
 from __future__ import annotations
 

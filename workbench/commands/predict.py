@@ -32,11 +32,11 @@ class PredictOptions(Options):
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, "Predict for this device; by default for the GPU here.")
     arg: tuple[str, ...] = option(
-        (), "Of a function: x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; once an argument."
+        (), "For a function: x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; once per argument."
     )
-    grid: str = option("", "Of a function: 'cdiv(M, BM), cdiv(N, BN)'.")
+    grid: str = option("", "For a function: 'cdiv(M, BM), cdiv(N, BN)'.")
     config: tuple[str, ...] = option(
-        (), "Of a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
+        (), "For a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
     )
     config_from: str | None = field.config_from()
     quiet: bool = field.quiet()

@@ -79,7 +79,7 @@ def own_impls(spec: Spec, backend: str) -> list[Impl]:
         raise CommandError(f"{spec.name} has no Metal kernel; these operations have one: {known}.")
     if not own:
         raise CommandError(
-            f"{spec.name} has Metal kernels alone; name an Apple GPU, as in --device m2max."
+            f"{spec.name} has only Metal kernels; name an Apple GPU, as in --device m2max."
         )
     return own
 

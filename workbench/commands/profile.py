@@ -35,13 +35,13 @@ TOOLS = (
 
 class ProfileOptions(TakesProgram, field.RunOutput, Options):
     tool: str | None = option(None, f"{TOOLS}. Default: ncu of a kernel on NVIDIA, else trace.")
-    impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
-    sizes: str | None = option(None, f"Of a kernel: {SIZES}.")
-    dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
-    calls: int | None = option(None, "Of a kernel: calls to record.", min=1, max=100_000)
+    impl: str | None = option(None, "For a kernel: tiles or tiles:block_m=128. Default: the first.")
+    sizes: str | None = option(None, f"For a kernel: {SIZES}.")
+    dtype: str | None = option(None, "For a kernel: fp32, fp16 or bf16, which is the default.")
+    calls: int | None = option(None, "For a kernel: calls to record.", min=1, max=100_000)
     steps: str | None = more(
         None,
-        "Of a program that calls workbench.step(): steps to skip, to warm up and to record, 0,1,3.",
+        "For a program with workbench.step(): steps to skip, to warm up and to record, 0,1,3.",
         read=read_steps,
         metavar="WAIT,WARMUP,ACTIVE",
     )
@@ -56,7 +56,7 @@ class ProfileOptions(TakesProgram, field.RunOutput, Options):
         metavar="KEY=VALUE",
     )
     list_metrics: bool = more(False, "Print ncu's counters that hold a pattern.", "--list-metrics")
-    device: str | None = more(None, "Of --list-metrics, --metrics: names valid there.")
+    device: str | None = more(None, "For --list-metrics, --metrics: the device of the names.")
     dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)
     target: tuple[str, ...] = argument("A kernel; or -- and a program.", (), "KERNEL|-- PROGRAM")
 

@@ -478,7 +478,7 @@ def unreadable_lines(status: RecordingStatus | None) -> list[str]:
     if status is None or not status.unreadable:
         return []
     return [
-        f"note: {amount(status.unreadable, 'event')} had names that are no UTF-8 text; the table "
+        f"note: {amount(status.unreadable, 'event')} had names that are not UTF-8 text; the table "
         "of operators is without them"
     ]
 

@@ -99,7 +99,7 @@ def _chip(options: ProfileOptions) -> tuple[str, str]:
 
 
 def checks_table(results: Mapping[str, CheckerResult]) -> Table:
-    """Return one row a check: its verdict, the count of its summary line, and its first record."""
+    """Return a row per check: verdict, the count of its summary line, and its first record."""
     from rich.table import Table
     from rich.text import Text
 

@@ -105,7 +105,7 @@ class KernelGate(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Return where the test is and its title."""
-        return Path(self.kernel), None, f"{Path(self.kernel).name} beside {self.baseline}"
+        return Path(self.kernel), None, f"{Path(self.kernel).name} against {self.baseline}"
 
 
 def run_gate(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

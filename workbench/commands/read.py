@@ -1,4 +1,4 @@
-"""Read the files of any profiler: KPIs with their targets, and one row a kernel."""
+"""Read the files of any profiler: KPIs with their targets, and one row per kernel."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class ReportOptions(Options):
     csv: Path | None = option(None, "Roofline: also write every number drawn, as CSV.")
     json: Path | None = field.json("Also write what is drawn; - is standard output.")
     figure: Path | None = option(None, "Roofline: also a figure for papers: .png, .svg or .pdf.")
-    quiet: bool = field.quiet("Print nothing; errors stay.")
+    quiet: bool = field.quiet("Print nothing but errors.")
     database: str | None = field.database()
 
 

@@ -24,7 +24,7 @@ class SweepOptions(field.RunOutput, Options):
         "",
         "KERNEL|SWEEP",
     )
-    kernel: str = option("", "The kernel, where the first word is a sweep. Default: matmul.")
+    kernel: str = option("", "The kernel, if the first word is a sweep. Default: matmul.")
     impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
     sizes: tuple[str, ...] = option(
         (), "M=4096,N=4096,K=4096; repeated: tuned jointly for all of them."

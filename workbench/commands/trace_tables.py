@@ -218,7 +218,7 @@ COLUMNS = (
 
 
 def _dispatch_table(dispatches: Sequence[Dispatch], tool: str) -> Any:
-    """Return one row a dispatch, the longest first, with the metrics that its counters give; where
+    """Return a row per dispatch, the longest first, with the metrics that its counters give; where
     they give none, the first counters."""
     ordered = sorted(dispatches, key=lambda d: -(d.duration_ns or 0.0))[:TOP]
     values = [metric_values(d, tool) for d in ordered]

@@ -49,7 +49,7 @@ SEVERAL = 3  # ranges of one name, from which on they have a spread
 SERIAL = (
     "Kernels were profiled one by one for their counters, so the time between them says nothing."
 )
-SUMS = "The file holds sums of kernels alone; idle time needs a timeline."
+SUMS = "The file holds only sums of kernels; idle time needs a timeline."
 HEALTHY = "nothing found"
 MET = {"yes": True, "no": False, "bad": False}
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class FunctionOptions(Options):
     function: str = argument("The function: path/to/mine.py:kernel.", MISSING, "FUNCTION")
     arg: tuple[str, ...] = option(
-        (), "x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; repeated, once an argument."
+        (), "x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; repeated, once per argument."
     )
-    grid: str = option("", "'cdiv(M, BM), cdiv(N, BN)': of arguments and of a config's values.")
+    grid: str = option("", "'cdiv(M, BM), cdiv(N, BN)': from arguments and config values.")
     config: tuple[str, ...] = option(
         (), "BM=64,BN=128,num_warps=4; repeated. Default: those of @triton.autotune."
     )
@@ -29,11 +29,11 @@ class FunctionOptions(Options):
         (), "A tensor that the function writes; repeated. Default: found by running it.", "--output"
     )
     inputs: tuple[str, ...] = option(
-        (), "One of them whose values the launch needs, too; repeated.", "--input"
+        (), "An output whose values the launch also needs; repeated.", "--input"
     )
     partial: tuple[str, ...] = option(
         (),
-        "One that holds a partial result for each of a config's blocks: the sum is compared.",
+        "An output with a partial result per block of a config: the sum is compared.",
     )
     device: str | None = option(None, DEVICE)
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")

@@ -15,7 +15,7 @@ class WorkloadCompareOptions(TakesProgram, Options):
     verify: bool = field.verify()
     rounds: int = more(6, "Runs with and without the table, each; 6 can decide.", min=2)
     at_once: int = more(1, "Runs that import at once, then take turns.", min=1)
-    step_mark: str | None = more(None, "KERNEL or KERNEL:N, a step's launches.")
+    step_mark: str | None = more(None, "KERNEL or KERNEL:N: every N-th launch ends a step.")
     threshold: float = field.threshold()
     out: Path = field.out("Folder for the page and the runs.")
     quiet: bool = field.quiet()

@@ -18,9 +18,9 @@ class WorkloadTuneOptions(Options):
     dry_run: bool = flag("Print what would be tuned, and stop.", "--dry-run")
     workers: str | None = field.workers()
     widen: bool = more(
-        False, "Add configs one step beyond, where the best is at an end.", "--widen"
+        False, "Add configs one step beyond the list if the best is at its end.", "--widen"
     )
-    predicted: bool = more(False, "Write predicted entries, which no pin uses.", "--predicted")
+    predicted: bool = more(False, "Write predicted entries, which `pin` ignores.", "--predicted")
     trust: bool = more(False, "Import source files that differ from the record.", "--trust")
     out: Path = field.out()
     database: str | None = field.database()

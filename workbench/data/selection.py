@@ -255,7 +255,7 @@ def class_interval(result: Selection) -> tuple[float, float]:
 
 
 def threads_alone(run: Run, records: Sequence[Record]) -> str:
-    """Return a clause where configs differ in their threads alone and move equal bytes, so that
+    """Return a clause where configs differ only in their threads and move equal bytes, so that
     nothing without a Mac separates them; else an empty text."""
     groups: dict[tuple[object, ...], set[tuple[int, ...]]] = {}
     for record in records:
@@ -270,7 +270,7 @@ def threads_alone(run: Run, records: Sequence[Record]) -> str:
         return ""
     which = "them" if many == len(records) else f"{many} of them"
     return (
-        f"nothing separates {which} without a Mac, as they differ in their threads alone and move "
+        f"nothing separates {which} without a Mac, as they differ only in their threads and move "
         "equal bytes"
     )
 

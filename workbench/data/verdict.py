@@ -123,7 +123,7 @@ def _reason(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noi
         "SLOW": f"wholly slower, beyond the threshold of {limit}{source}",
         "FAST": f"wholly faster, beyond the threshold of {limit}{source}",
         "SAME": f"in time wholly within the threshold of {limit}{source}",
-        "CLOCK": f"beyond the threshold of {limit}{source} in time alone: the clock differed",
+        "CLOCK": f"beyond the threshold of {limit}{source} only in time: the clock differed",
         "INCONCLUSIVE": f"across the threshold of {limit}{source}",
     }
     return f"{result}: {says[word]}"

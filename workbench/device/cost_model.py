@@ -173,7 +173,7 @@ def predict_launches(
     if len(works) != resources.launches or len(works) != len(resources.each):
         raise ValueError(
             f"`work` describes {len(works)} launches and the call has {resources.launches}; "
-            "return a Work for each, or that of the largest alone"
+            "return a Work for each, or only that of the largest"
         )
     return predict_call(device, works, resources.each, **costs)
 

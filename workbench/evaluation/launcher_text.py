@@ -341,7 +341,9 @@ class _LauncherFile:
         elif isinstance(node, ast.Expr) and _is_registration(node.value):
             self._expression(node.value, registers=True)
         else:
-            raise _opaque(node, f"holds {type(node).__name__} beside its functions and constants")
+            raise _opaque(
+                node, f"holds {type(node).__name__} in addition to functions and constants"
+            )
 
     def _constant(self, value: ast.expr) -> None:
         """Hold a value that is made once to the lists: it is none that a call could change."""

@@ -93,7 +93,7 @@ def _impl(spec: Spec, wanted: Wanted, module: str) -> Impl:
     triton = [impl for impl in spec.impls if impl.backend == "triton"]
     if not triton:
         raise catalog.CatalogError(
-            f"{spec.name} has Metal kernels alone, which `python -m metal_shim.check` checks; "
+            f"{spec.name} has only Metal kernels, which `python -m metal_shim.check` checks; "
             "evaluate a Triton kernel."
         )
     own = [impl for impl in triton if getattr(impl.launch, "__module__", "") == module]

@@ -2,9 +2,9 @@
 
 G query heads share one head of k and v. At S = T = 8192 it does about S / 2 = 4096 FLOP for each
 byte that it must move, as long as the S x T scores never leave the core, so the matrix unit is
-the limit, and beside it the exponentials: an H100 multiplies 256 times as many FLOP a second as
+the limit, and with it the exponentials: an H100 multiplies 256 times as many FLOP a second as
 it takes exponentials, and a score costs 4 * D FLOP, so at D = 128 they take half as long as the
-products, and at D = 64 as long. What counts is that one block's products run beside another's
+products, and at D = 64 as long. So one block's products should overlap another's
 exponentials. A block of block_m queries asks the cache for 2 * block_m FLOP's worth of each
 16-bit element of k and v.
 
@@ -755,7 +755,7 @@ def sizes_of(q, k, config, causal):
     defaults={"fp32": Overlapped(32, 32, 8, 2), "fp32:sm_90": Overlapped(128, 32, 8, 3)},
 )
 def overlapped(q, k, v, *, config, lse=False):
-    """A block's weights wait one trip for their product with v, which then runs beside the
+    """A block's weights wait one trip for their product with v, which then overlaps the
     exponentials of the next block."""
     return launch_overlapped(q, k, v, config, lse)
 

@@ -5,10 +5,10 @@ With p = exp(q k^T / sqrt(D) - lse), the weights again, and ds = p (do v^T - sum
 dv = p^T do, dk = ds^T q / sqrt(D) and dq = ds k / sqrt(D); G query heads share a head of k and v
 and add to the same dk and dv. These are five products of 2 * S * T * D FLOP a head, two and a half
 times the forward pass. A sum over queries and one over keys cannot both stay with one program, and
-what programs add up in memory as they come is other bits each time. So there are two launches, each
-with its own sums: the first, one program for some queries, computes dq; the second, one program for
-some keys, dk and dv. Scores and do v^T are computed by both: seven products. The matrix unit is the
-limit.
+sums that programs add up in memory as they come have other bits each time. So there are two
+launches, each with its own sums: the first, one program for some queries, computes dq; the second,
+one program for some keys, dk and dv. Both compute the scores and do v^T: seven products. The matrix
+unit is the limit.
 
 The first launch also writes what the second needs of each query, sum(o do) and lse in base 2.
 

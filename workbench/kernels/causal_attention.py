@@ -3,7 +3,7 @@
 G query heads share one head of k and v. It is half of what the kernel without the mask does, as
 long as no block above the diagonal is touched: block_m queries from m0 on take whole blocks of
 keys up to m0 without a mask, then those that the diagonal crosses. What limits it is the same, the
-matrix unit and beside it the exponentials. New is that the last queries have S / block_m times the
+matrix unit and with it the exponentials. But the last queries have S / block_m times the
 work of the first, so the long ones come first and the short ones fill the gaps at the end.
 
 A NaN in a key makes NaN of its heads' queries from its own position on; earlier ones, and other
@@ -135,7 +135,7 @@ def tiles(q, k, v, *, config, lse=False):
     defaults={"fp32": Overlapped(32, 32, 8, 2), "fp32:sm_90": Overlapped(64, 32, 4, 2)},
 )
 def overlapped(q, k, v, *, config, lse=False):
-    """A block's weights wait one trip for their product with v, which then runs beside the
+    """A block's weights wait one trip for their product with v, which then overlaps the
     exponentials of the next block."""
     return unmasked.launch_overlapped(q, k, v, config, lse, causal=True)
 

@@ -1,4 +1,4 @@
-"""Squared ReLU, y = max(k, 0)^2: what stands between the two products of RWKV's channel mixing.
+"""Squared ReLU, y = max(k, 0)^2: the step between the two products of RWKV's channel mixing.
 
 RWKV-7 computes Wv max(Wk x, 0)^2, and RWKV-6 multiplies that by sigmoid(r) behind the second
 product. 2 FLOP for two elements moved: memory-bound everywhere, at the speed of a copy.
@@ -66,7 +66,7 @@ def work(config, limits, *, itemsize, M, F):
 
 @channel_mix.impl(Tiles, refuse=refuse_tiles, work=work)
 def tiles(k, *, config):
-    """One pass, one tile a program: each element is read once and written once."""
+    """One pass, one tile per program: each element is read once and written once."""
     M, F = k.shape
     y = k.new_empty(M, F)
     _tiles[(tile_count(config, M=M, F=F),)](k, y, M, F, *k.stride(), **meta(config))

@@ -1,6 +1,6 @@
 """1024 fused multiply-adds on each element: x <- a x + b, over and over, then one store.
 
-2048 FLOP for two elements moved make it compute-bound on every GPU in `hardware.py`: it shows what
+2048 FLOP for two elements moved make it compute-bound on every GPU in `devices/`: it shows what
 the vector units give in fp32, whatever the dtype in memory. Each thread holds several elements,
 and so several chains that do not wait for each other: a multiply-add takes four cycles on NVIDIA's
 GPUs, so a thread with one chain would leave the units idle unless many warps share them.

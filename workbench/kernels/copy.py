@@ -3,7 +3,7 @@
 The simplest memory-bound kernel: nothing to compute, every byte read once and written once. What
 it reaches is the bandwidth that any streaming kernel on the device can hope for.
 
-The bits are copied, those of NaN too.
+The bits are copied, also those of NaN.
 """
 
 from dataclasses import dataclass

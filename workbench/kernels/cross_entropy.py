@@ -3,7 +3,7 @@ lse = log(sum(exp(logits))), in fp32 whatever the dtype of the logits. Both are 
 gradient is cheap to get from lse. A target outside 0..V-1 (-100, say) is ignored: its loss is 0.
 
 Read once and never written, logits of 16 bits cost 2 bytes an element for some 5 FLOP and one
-exponential, so it is memory-bound on every GPU in `hardware.py`; but only with one exponential.
+exponential, so it is memory-bound on every GPU in `devices/`; but only with one exponential.
 A running maximum in each lane would need two, and the 16 special-function lanes of an H200's core
 then take longer (0.28 ms at 4096 x 128256) than its memory (0.24 ms).
 
@@ -179,7 +179,7 @@ def outputs(logits):
 
 @cross_entropy.impl(Looped, resolve=size_looped, refuse=refuse_blocks, work=looped_work)
 def looped(logits, target, *, config):
-    """One program a row, with one running maximum for all lanes: one exponential an element."""
+    """One program per row, with one running maximum for all lanes: one exponential an element."""
     (M, V), (loss, lse) = logits.shape, outputs(logits)
     _looped[(M,)](logits, target, loss, lse, V, *logits.stride(), target.stride(0), **meta(config))
     return loss, lse

@@ -2,7 +2,7 @@
 the forward pass' log of the sum and g the gradient of the row's loss. Rows whose target lies
 outside 0..V-1 (-100, say) are ignored: their gradient is 0, and they are not read.
 
-At 4 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`. With lse at hand
+At 4 FLOP for two elements moved it is memory-bound on every GPU in `devices/`. With lse at hand
 no element depends on another: one pass, no reduction, and any element may go to any program.
 
 NaN in a logit that counts stays in its place, and -inf has the probability 0.

@@ -104,7 +104,7 @@ CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
 
 @cumsum.impl(Looped, resolve=size_looped, refuse=refuse_blocks, work=looped_work, defaults=CDNA)
 def looped(x, *, config):
-    """One row a program, block by block with the sum carried along: x is read once."""
+    """One row per program, block by block with the sum carried along: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
     _looped[(M,)](x, y, N, *x.stride(), **meta(config))

@@ -2,8 +2,8 @@
 
 Sequence b has lens[b] keys in a cache of T (a greater number counts as T; with none, o is zero).
 All of k and v is read for 4 * G FLOP a key and column, G query heads to one head of k and v: G
-FLOP for each byte at 16 bits, so the memory is the limit. Then what counts is that enough of it is
-asked for at once, however few sequences there are: the keys of each sequence are split among
+FLOP for each byte at 16 bits, so the memory is the limit. Then enough of it must be
+requested at once, however few sequences there are: the keys of each sequence are split among
 several programs, and a second launch merges their outputs by their logarithmic sums (LSE):
 o = sum_i 2^(lse_i - L) o_i, with L the logarithm of the sum of 2^lse_i.
 

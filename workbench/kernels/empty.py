@@ -1,7 +1,6 @@
 """One zero: y = 0. What is left of a kernel when it neither reads nor computes: its launch.
 
-A time below that of this kernel on the same device and by the same method is not a time of a
-kernel.
+No kernel takes less time than this one on the same device by the same method.
 
 x may be NaN: it is not looked at.
 """

@@ -174,7 +174,7 @@ def work(config, limits, *, itemsize, M, N, K):
     Blocks, refuse=refuse_tiles, work=work, defaults={"sm_89 sm_120": Blocks(128, 64, 8, 3)}
 )
 def tiles(a, b, scale_a, scale_b, *, config):
-    """One program a tile, pointers into a and b: takes any strides."""
+    """One program per tile, pointers into a and b: takes any strides."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
     constants = dict(BLOCK_K=BLOCK, EVEN_M=M % config.block_m == 0, **meta(config))

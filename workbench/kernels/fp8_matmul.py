@@ -2,7 +2,7 @@
 c[m, n] = scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k], written in bf16.
 
 At M = N = K = 4096 it does 2048 FLOP for each byte it must move, so the matrix unit is the limit,
-at twice the rate of bf16. Hopper's wgmma takes 8-bit operands with k innermost alone, which is how
+at twice the rate of bf16. Hopper's wgmma takes 8-bit operands only with k innermost, which is how
 a layer's activations and weights (N rows of K) lie anyway.
 
 Numbers are e4m3fn, the dtype `fp8`; the e4m3fnuz of gfx940 to gfx942 is another format and refused
@@ -408,7 +408,7 @@ def warp_groups_work(config, limits, **at):
     Tiles, refuse=refuse_tiles, work=work, defaults={"sm_89 sm_120": Tiles(128, 128, 64, 8, 3)}
 )
 def tiles(a, b, scale_a, scale_b, *, config):
-    """One program a tile, pointers into a and b: takes any size and any strides."""
+    """One program per tile, pointers into a and b: takes any size and any strides."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
     # the interpreter sums in fp32 anyway
@@ -430,7 +430,7 @@ def tiles(a, b, scale_a, scale_b, *, config):
     },
 )
 def persistent(a, b, scale_a, scale_b, *, config):
-    """One program a core, which walks its tiles through tensor descriptors: the store of one tile
+    """One program per core, which walks its tiles through tensor descriptors: the store of one tile
     overlaps the loads of the next."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)

@@ -1,8 +1,8 @@
 """Residual addition and RMS norm in one pass: h = x + r, y = h / sqrt(mean(h^2) + eps) * w.
 
-What a transformer block begins with: r is the residual stream and h the new one. Apart, the sum is
-written and read again; together they read two elements and write two for 5 FLOP, memory-bound on
-every GPU in `hardware.py`. y is computed from the sum before it is rounded to h.
+What a transformer block begins with: r is the residual stream and h the new one. Two kernels write
+the sum and read it again; this one reads two elements and writes two for 5 FLOP, memory-bound on
+every GPU in `devices/`. y is computed from the sum before it is rounded to h.
 
 NaN makes NaN of its row of y; an infinity gives NaN in its place and 0 in the rest of its row. In h
 both stay in their places, and other rows do not see them.

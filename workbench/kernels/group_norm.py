@@ -6,7 +6,7 @@ Mean, variance and sum run over the N channels of one head of one token; eps is 
 FLOP for six elements moved: memory-bound everywhere. A head is 64 channels, so one program takes
 many heads, each spread over the few threads that one wide load of it needs.
 
-NaN or an infinity in x makes NaN of its head, of that token alone.
+NaN or an infinity in x makes NaN of its head, only for that token.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ T rows sorted by expert, is two or three of these.
 
 Each group is a matmul of its own, limited by the matrix unit where it has some hundred rows: with
 128 rows it does 128 FLOP for each byte of its b in bf16, fewer than an H200's 206, and then reading
-b once is the limit. How many tiles a group has is known on the device alone, so a program finds its
+b once is the limit. Only the device knows how many tiles a group has, so a program finds its
 group by counting the tiles before it, and the host waits for nothing.
 
 NaN in b stays in its group, and there in its column.
@@ -244,7 +244,7 @@ def work(config, limits, *, itemsize, G, T, N, K):
     },
 )
 def tiles(a, b, ends, *, config):
-    """One program a tile, and as many as the worst split needs; pointers: any size, any strides."""
+    """One program per tile, and as many as the worst split needs; pointers: any size or strides."""
     (T, K), (G, _, N) = a.shape, b.shape
     c = a.new_empty(T, N)
     constants = dict(GROUP_M=8, BLOCK_G=triton.next_power_of_2(G), EVEN_K=K % config.block_k == 0)
@@ -268,7 +268,7 @@ def tiles(a, b, ends, *, config):
     },
 )
 def persistent(a, b, ends, *, config):
-    """One program a core, which walks tiles of all groups through tensor descriptors: the store of
+    """One program per core, walking tiles of all groups through tensor descriptors: the store of
     one tile overlaps the loads of the next, and no group waits for another's last round."""
     (T, K), (G, _, N) = a.shape, b.shape
     c = a.new_empty(T, N)

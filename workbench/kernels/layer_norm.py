@@ -1,6 +1,6 @@
 """Layer norm over the last axis: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b.
 
-At 7 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`. With the row in
+At 7 FLOP for two elements moved it is memory-bound on every GPU in `devices/`. With the row in
 registers the variance is the mean of the centred squares, which costs no second reading and does
 not cancel as E[x^2] - E[x]^2 does. A row that is walked in blocks (`looped`) gets there by
 Welford's update: groups of neighbours have their means and sums of squares, joined at the end.

@@ -3,7 +3,7 @@
 With r = 1 / sqrt(var(x) + eps), z = (x - mean(x)) * r and g = dy * w they are
 dx = r * (g - mean(g) - z * mean(g * z)) for each row, dw = the sum of dy * z over all rows and db =
 the sum of dy. At some 15 FLOP for two elements read and one written it is memory-bound on every GPU
-in `hardware.py`: each row is read once, mean and r are computed from it again, and each program
+in `devices/`: each row is read once, mean and r are computed from it again, and each program
 keeps its own sums for dw and db in registers over all rows that it walks. Those partial sums, two
 rows of fp32 a program, are added by a second launch in one fixed order, so that equal inputs give
 equal bits.

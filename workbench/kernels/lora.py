@@ -11,8 +11,8 @@ B r more columns of W: one more step of a tile's main loop (`tiles`, `persistent
 few rows (M = 16) are memory-bound, it is W that counts, and A is so many more rows of it
 (`split_k`).
 
-NaN and infinities reach what the products that they stand in reach: those of x their rows of y,
-those of W and B their columns. An infinity times 0 is NaN.
+NaN and infinities spread as the products do: from x to their rows of y, from W and B to their
+columns. An infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass, replace
@@ -554,7 +554,7 @@ def tiles(x, w, a, b, *, config):
     },
 )
 def persistent(x, w, a, b, *, config):
-    """One program a core, which walks its tiles through tensor descriptors. With pdl a few cores
+    """One program per core, which walks its tiles through tensor descriptors. With pdl a few cores
     compute u meanwhile, which a tile needs only at its end."""
     (M, K), (N, r) = x.shape, b.shape
     y = x.new_empty(M, N)
@@ -597,7 +597,7 @@ def shrink_beside(config, cores_, M, N, r):
     unchecked_reason=UNCHECKED,
 )
 def warp_groups(x, w, a, b, *, config):
-    """One program a core: a warp loads through descriptors, u and B in the last step, and two
+    """One program per core: a warp loads through descriptors, u and B in the last step, and two
     groups of warps multiply half of a tile's rows each. Other cores compute u meanwhile. In
     Gluon."""
     (M, N), r = (len(x), len(w)), len(a)

@@ -1,12 +1,12 @@
-"""The update of LoRA alone: y = SCALE (x A^T) B^T, for x of M x K, A of r x K and B of N x r.
+"""Only the update of LoRA: y = SCALE (x A^T) B^T, for x of M x K, A of r x K and B of N x r.
 
 The shapes are those that small fine-tunes meet: 64 rows of fp32, K = N of 512 to 2048, ranks of 4
 to 64. All that must move are 0.3 to 1.2 MB, 0.1 to 0.3 us of an H200's memory, and the FLOPs are
 less: what counts is how many launches follow each other and how many trips to the cache a program
 waits for in a row.
 
-NaN and infinities reach what the products that they stand in reach: those of x their rows of y,
-those of B their columns. An infinity times 0 is NaN.
+NaN and infinities spread as the products do: from x to their rows of y, from B to their columns.
+An infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass, replace

@@ -3,7 +3,7 @@
 At M = N = K = 4096 in bf16 it does 1365 FLOP for each byte it must move, so the matrix unit is
 the limit, as long as tiles are large enough: a tile of block_m x block_n asks the cache for
 2 * block_m * block_n / (block_m + block_n) FLOP's worth of each element that it loads. A few rows
-(M = 16) make it memory-bound, and then it is b that counts.
+(M = 16) make it memory-bound, and then only b counts.
 
 What else costs: tiles that are not a multiple of the cores (288 on 132 take as long as 396), which
 `stream_k` deals out in smaller pieces and `warp_groups` cuts; fewer tiles than cores, which
@@ -971,7 +971,7 @@ RDNA = Tiles(block_m=128, block_n=64, block_k=32, num_warps=4, num_stages=2)
     },
 )
 def tiles(a, b, *, config):
-    """One program a tile, pointers into a and b: takes any size and any strides."""
+    """One program per tile, pointers into a and b: takes any size and any strides."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
     launch_tiles(a, b, c, config, 1, K + -K % config.block_k, config.group_m)
@@ -1016,8 +1016,8 @@ def narrow(a, b, *, config):
     },
 )
 def split_k(a, b, *, config):
-    """K in parts, one program a tile and part, whose fp32 sums a second launch adds: fills the
-    cores where the output has fewer tiles than they are, as it has with few rows."""
+    """K in parts, one program per tile and part, whose fp32 sums a second launch adds: fills the
+    cores if the output has fewer tiles than cores, as with few rows."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
     parts, each = parts_of(config, M, N, K)
@@ -1068,7 +1068,7 @@ def tile_defaults(kind, *rdna):
 
 @matmul.impl(Persistent, refuse=refuse_described, work=work, defaults=tile_defaults(Persistent))
 def persistent(a, b, *, config):
-    """One program a core, which walks its tiles through tensor descriptors: the copy engine
+    """One program per core, which walks its tiles through tensor descriptors: the copy engine
     computes the addresses, and the store of one tile overlaps the loads of the next."""
     c = a.new_empty(a.shape[0], b.shape[1])
     of_a, of_b, _ = describe_tensors({"a": a, "b": b, "c": c})
@@ -1151,7 +1151,7 @@ def stream_k(a, b, *, config):
     unchecked_reason=UNCHECKED,
 )
 def warp_groups(a, b, *, config):
-    """One program a core: a warp loads through descriptors, two groups of warps multiply half of a
+    """One program per core: a warp loads by descriptors, two groups of warps multiply half of a
     tile's rows each, and a tile's sums are stored while the next one's blocks arrive. In Gluon."""
     c = a.new_empty(a.shape[0], b.shape[1])
     of_a, of_b, _ = describe_tensors({"a": a, "b": b, "c": c})

@@ -1,8 +1,8 @@
 """Product of a few rows with a weight matrix: y = x @ w^T, as a language model decodes.
 
 Each weight is used once for each row of x. With M rows that is M FLOP a byte in 16 bits:
-memory-bound below 200 on an H200, so only the speed counts at which w arrives. It is also what
-4-bit weights (`q4_k_matmul`) are measured against, 3.55 times fewer bytes.
+memory-bound below 200 on an H200, so only the speed at which w arrives counts. 4-bit weights
+(`q4_k_matmul`), with 3.55 times fewer bytes, are compared with it.
 
 NaN and infinities of x reach their rows of y, those of w their columns; an infinity times 0 is NaN.
 """

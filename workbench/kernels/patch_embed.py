@@ -1,11 +1,11 @@
 """Patch embedding of a vision transformer: y = x W^T + bias + position, the two additions fused.
 
-x holds one patch a row, as im2col lays it out, image after image; row m is patch m % P of its
-image and gets row m % P of the position table. W is the convolution's weight, one row a channel.
+x holds one patch per row, as im2col lays it out, image after image; row m is patch m % P of its
+image and gets row m % P of the position table. W is the convolution's weight, a row per channel.
 
 At 928256 x 768 x 768 in bf16 the product does 384 FLOP for each byte it must move, so the matrix
 unit is the limit on an H200 (206 FLOP a byte); but K = 768 is short. A tile of 128 x 256 is done
-in some 8 us, of which an addition that waits for the cache at the end costs a tenth, and an
+in some 8 us; an addition that waits for the cache at the end costs a tenth of it, and an
 addition in a launch of its own would move 2.9 GB more: half the product's time again.
 
 A NaN or an infinity reaches the sums that it is part of: in x or in a position, its row of y; in W
@@ -454,7 +454,7 @@ CDNA = Tiles(128, 128, 64, 4, 2)
     },
 )
 def tiles(x, w, bias, position, *, config):
-    """One program a tile, pointers into x and w: any size and strides, also rows of 1176 bytes."""
+    """One program per tile, pointers into x and w: any size or strides, even rows of 1176 bytes."""
     (M, K), N, P = x.shape, len(w), len(position)
     y, UNIT = x.new_empty(M, N), unit(x, w)
     constants = dict(UNIT=UNIT, EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0)
@@ -493,7 +493,7 @@ def described_tensors(x, w, config):
     },
 )
 def described(x, w, bias, position, *, config):
-    """One program a tile through tensor descriptors, two a core: one computes while the other
+    """One program per tile through tensor descriptors, two a core: one computes while the other
     stores."""
     (M, K), N, P = x.shape, len(w), len(position)
     X, W, Y, y = described_tensors(x, w, config)
@@ -520,7 +520,7 @@ def described(x, w, bias, position, *, config):
     },
 )
 def persistent(x, w, bias, position, *, config):
-    """One program a core, which walks its tiles through tensor descriptors: loads of the next tile
+    """One program per core, walking its tiles through tensor descriptors: loads of the next tile
     overlap the additions and the store of this one."""
     (M, K), N, P = x.shape, len(w), len(position)
     X, W, Y, y = described_tensors(x, w, config)

@@ -1167,8 +1167,8 @@ LOW = Ordered(32, 64, 4, 2)
     },
 )
 def ordered(x, w, *, config):
-    """As tiles, after x is put once in the order of the matrix unit: so that its tiles, of which
-    large ones would take longer than the weights, pass by the registers."""
+    """As tiles, after x is put once in the order of the matrix unit: so its tiles bypass the
+    registers, where large ones would take longer than the weights."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = view_words(x, w)
     y, z = x.new_empty(M, N), reorder(x)
@@ -1491,7 +1491,7 @@ def warp_groups_work(config, limits, *, itemsize, M, N, K):
     unchecked_reason=UNCHECKED,
 )
 def warp_groups(x, w, *, config):
-    """One program a core: a warp loads through descriptors, two groups of warps turn 64 rows of w
+    """One program per core: a warp loads through descriptors, two groups of warps turn 64 rows of w
     each into weights in registers, and the product of one part runs while those of the next are
     made. In Gluon."""
     (M, K), N, BM = x.shape, w.shape[0], config.block_m

@@ -1,6 +1,6 @@
 """Sums over the last axis: y[m] = sum of x[m, :], in fp32.
 
-One addition for an element read: memory-bound on every GPU in `hardware.py`. With many rows each
+One addition for an element read: memory-bound on every GPU in `devices/`. With many rows each
 program sums one or several (`rows`); with few, a row is cut into slices whose sums a second launch
 adds up in a fixed order (`slices`), so that the whole device reads and the bits are the same each
 time.

@@ -1,6 +1,6 @@
 """RMS norm over the last axis: y = x / sqrt(mean(x^2) + eps) * w.
 
-At 4 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`: a row is read
+At 4 FLOP for two elements moved it is memory-bound on every GPU in `devices/`: a row is read
 once while it fits into registers (`rows`, `persistent`) and twice when it is walked in blocks
 (`looped`). What is left to win is w: read for each row it doubles what the caches must deliver,
 so it is kept in the first-level cache (`hints`) or in registers (`persistent`).

@@ -2,7 +2,7 @@
 
 With r = 1 / sqrt(mean(x^2) + eps), z = x * r and g = dy * w they are dx = r * (g - z * mean(g * z))
 for each row and dw = the sum of dy * z over all rows. At some 10 FLOP for two elements read and one
-written it is memory-bound on every GPU in `hardware.py`: each row is read once, r is computed from
+written it is memory-bound on every GPU in `devices/`: each row is read once, r is computed from
 it again, and each program keeps its own sum for dw in registers over all rows that it walks. Those
 partial sums, one row of fp32 a program, are added by a second launch in one fixed order, so that
 equal inputs give equal bits.

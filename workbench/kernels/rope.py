@@ -1,7 +1,7 @@
 """Rotary position embedding of queries and keys in one launch, halves paired as in GPT-NeoX:
 with x = [a | b] along D, y = [a cos - b sin | b cos + a sin], the angles by the token's position.
 
-At 6 FLOP for four elements moved it is memory-bound on every GPU in `hardware.py`. The tables of
+At 6 FLOP for four elements moved it is memory-bound on every GPU in `devices/`. The tables of
 cosines and sines are read once for all heads of a token: at 40 heads of 128 they are 1.3 % of the
 bytes, and rows of the table that several tokens share come from the cache.
 

@@ -1,4 +1,4 @@
-"""One token for each row of logits: temperature, then top-p alone, then one draw.
+"""One token for each row of logits: temperature, then only top-p, then one draw.
 
 The fewest tokens of a row, from the largest logit on (of equal ones the lower index is the larger),
 whose share of all probability reaches p stay; one of these is drawn with its softmax probability at
@@ -9,7 +9,7 @@ Exact and independent of how a row is split: a logit's mass is the whole number
 round(2^30 * exp((x - max) / temperature)), so that sums are the same in any order, and the draw
 is the first kept token, by index, whose running mass exceeds u * (kept mass), with u the upper 31
 bits of Philox4x32-10 at counter 0 under the row's seed. A row's token is a function of that row and
-its seed alone. Reference and kernel differ only where the masses' rounding (1e-6 of one) decides:
+its seed only. Reference and kernel differ only where the masses' rounding (1e-6 of one) decides:
 about once in a million rows. Tokens below 2^-31 of the largest's probability are never drawn.
 
 The threshold needs all masses and these need the maximum, so a row is read three times, of which
@@ -452,8 +452,8 @@ HOPPER = Bracketed(pdl=1, maxnreg=96)
     defaults={"fp32 fp16": FINER, "sm_90": HOPPER, "sm_100 sm_120": Bracketed(pdl=1)},
 )
 def bracketed(logits, p, temperature, seed, *, config):
-    """Counts by probability tell within a few thousand logits where the nucleus ends, so that one
-    program a row finds the exact edge among those alone, counted by value where few values lie
+    """Counts by probability tell within a few thousand logits where the nucleus ends, so one
+    program per row finds the exact edge among only those, counted by value where few values lie
     there; what the counts misjudge it seeks in the whole row."""
     B, V = logits.shape
     blocks = triton.cdiv(V, config.block_v)

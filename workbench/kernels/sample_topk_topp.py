@@ -10,7 +10,7 @@ Exact and independent of how a row is split: a logit's mass is the whole number
 round(2^30 * exp((x - max) / temperature)), so that sums are the same in any order, and the draw
 is the first kept token, by index, whose running mass exceeds u * (kept mass), with u the upper 31
 bits of Philox4x32-10 at counter 0 under the row's seed. A row's token is a function of that row and
-its seed alone. Reference and kernel differ only where the masses' rounding (1e-6 of one) decides:
+its seed only. Reference and kernel differ only where the masses' rounding (1e-6 of one) decides:
 about once in a million rows. Tokens below 2^-31 of the largest's probability are never drawn.
 
 At 4 FLOP for each logit read the first launch is memory-bound; the second, one program a row, is
@@ -425,7 +425,7 @@ LATER = GroupMaxima(pdl=1)
 )
 def group_maxima(logits, k, p, temperature, seed, *, config):
     """One maximum for each `group` logits, read once at memory speed; the k largest maxima name
-    the groups that hold the k largest logits, so that one program a row need not read others."""
+    the groups that hold the k largest logits, so that one program per row need not read others."""
     B, V = logits.shape
     groups = triton.cdiv(V, config.group)
     best = logits.new_empty(B, groups)

@@ -1,6 +1,6 @@
 """Softmax over the last axis: y = exp(x - max(x)) / sum(exp(x - max(x))).
 
-At 5 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`, so what counts is
+At 5 FLOP for two elements moved it is memory-bound on every GPU in `devices/`, so what counts is
 how often a row comes from memory: once while it fits into the registers of one program (`rows`,
 `persistent`) or of a cluster of them (`clusters`). All others read it twice. The second reading
 finds it in the first-level cache where one program walks a row of up to some 64 KB in blocks
@@ -359,7 +359,7 @@ def bound(config):
 def cooperative(x, *, config):
     """Each row in slices on several cores, which wait for each other's maximum and sum: x comes
     from memory once whatever a row's length. Triton's interpreter runs one program after the other,
-    so it gets two launches, of which the second finds all words written."""
+    so it gets two launches, and the second finds all words written."""
     M, N = x.shape
     slices = triton.cdiv(N, config.block_n)
     programs = min(cores(x) * config.per_core, M * slices)

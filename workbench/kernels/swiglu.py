@@ -1,7 +1,7 @@
 """SwiGLU: y = silu(gate) * up, where x = [gate | up] side by side, as one projection writes them.
 
 At 6 FLOP for three elements moved (two read, one written) it is memory-bound on every GPU in
-`hardware.py`; two bytes read for one written is a mix on which an H200 moves more bytes a second
+`devices/`; two bytes read for one written is a mix on which an H200 moves more bytes a second
 than on a plain copy. Nothing is shared between elements, so all that counts is that each thread
 has enough wide loads in flight and that no address arithmetic stands between them.
 

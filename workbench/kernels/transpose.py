@@ -4,7 +4,7 @@ Nothing is computed, so memory limits it; what costs is that one of the two side
 across its rows. A tile is read along the rows of x and written along those of y, and turned round
 in shared memory between, so that both sides move whole lines of 64 bytes or more.
 
-The bits are moved, those of NaN too.
+The bits are moved, also those of NaN.
 """
 
 from dataclasses import dataclass

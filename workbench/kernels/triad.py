@@ -1,7 +1,7 @@
 """Triad: y = a + 0.5 b, element by element.
 
 Two streams read, one written: the mix of STREAM's triad, and of many fused elementwise kernels.
-At 2 FLOP for three elements moved it is memory-bound on every GPU in `hardware.py`.
+At 2 FLOP for three elements moved it is memory-bound on every GPU in `devices/`.
 
 NaN and infinities stay in their places.
 """

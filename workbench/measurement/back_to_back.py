@@ -32,7 +32,7 @@ class BackToBack:
         if entrant.rotation.copies is not None:
             raise EnergyError(
                 "a call of it changes its inputs, and the counter cannot tell its energy from that "
-                "of restoring them; compare times alone"
+                "of restoring them; compare only times"
             )
         self.estimate_s = entrant.estimate_s
         self.regime = "cold" if entrant.rotation.flush is None else "warm"

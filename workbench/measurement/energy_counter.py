@@ -19,7 +19,7 @@ AMD = (
     "GPU"
 )
 SLICE = (
-    "the GPU is a MIG slice, and the driver counts the energy of the whole board alone; measure on "
+    "the GPU is a MIG slice, and the driver counts only the energy of the whole board; measure on "
     "a GPU without MIG"
 )
 UNSUPPORTED = (

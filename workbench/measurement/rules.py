@@ -99,8 +99,8 @@ RULES: tuple[EvaluationRule, ...] = (
     EvaluationRule(
         "operators",
         "torch allocates, fills and views memory in a launch, and computes nothing.",
-        "a library in place of the kernel, a call of the reference, a kernel beside which torch "
-        "does the work",
+        "a library in place of the kernel, a call of the reference, torch that does "
+        "the work next to a kernel",
     ),
     EvaluationRule(
         "functions",

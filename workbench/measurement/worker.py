@@ -953,7 +953,7 @@ def _memory_sentence(text: str) -> str:
     wanted = re.search(r"allocate ([\d.]+ \w+)", text)
     return (
         f"out of GPU memory: a call tried to allocate {wanted[1] if wanted else 'memory'}, where "
-        f"{free / 2**30:.1f} of {total / 2**30:.0f} GiB are free beside the inputs in rotation; "
+        f"{free / 2**30:.1f} of {total / 2**30:.0f} GiB are free next to the inputs in rotation; "
         "name smaller sizes if that is what the kernel needs"
     )
 

@@ -95,7 +95,7 @@ def causal_attention_backward(
     """
 
 def channel_mix(k: Tensor) -> Tensor:
-    """Squared ReLU, y = max(k, 0)^2: what stands between the two products of RWKV's channel mixing.
+    """Squared ReLU, y = max(k, 0)^2: the step between the two products of RWKV's channel mixing.
 
     Args:
         k: `M F`, fp32, fp16, bf16.
@@ -400,7 +400,7 @@ def lora(x: Tensor, w: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """
 
 def lora_delta(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The update of LoRA alone: y = SCALE (x A^T) B^T, for x of M x K, A of r x K and B of N x r.
+    """Only the update of LoRA: y = SCALE (x A^T) B^T, for x of M x K, A of r x K and B of N x r.
 
     SCALE = 2.
 
@@ -603,7 +603,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position: Tensor) -> tu
     """
 
 def sample_top_p(logits: Tensor, p: Tensor, temperature: Tensor, seed: Tensor) -> Tensor:
-    """One token for each row of logits: temperature, then top-p alone, then one draw.
+    """One token for each row of logits: temperature, then only top-p, then one draw.
 
     Args:
         logits: `B V`, fp32, fp16, bf16.

@@ -74,8 +74,8 @@ def _check_place(spec: Spec, place: str) -> None:
         return
     remedy = "set TRITON_INTERPRET=1 before the import to interpret the kernels on the CPU"
     raise OperationError(
-        f"{title(spec)} runs on a GPU of NVIDIA's or AMD's, and its inputs lie on {place}; move "
-        f"them there, or {remedy}."
+        f"{title(spec)} needs an NVIDIA or AMD GPU, but its inputs are on {place}; move them to "
+        f"one, or {remedy}."
     )
 
 

@@ -39,7 +39,7 @@ LOOKS = {
     **{cause: f"idle: {words}" for cause, words in PIECES.items()},
 }
 
-HOST_ALONE = "none: the CPU alone was recorded"
+HOST_ALONE = "none: only the CPU was recorded"
 
 
 def page(
@@ -251,7 +251,7 @@ METRICS = (
 
 
 def _metric_table(profiles: Sequence[Profile]) -> Table:
-    """Return one row a launch with the metrics that its counters give."""
+    """Return one row per launch with the metrics that its counters give."""
     from workbench.traces.metric import BY_NAME
 
     names = {e.name for p in profiles for e in p.metrics}

@@ -187,7 +187,7 @@ TEXTS = (KERNEL, "device", MEASURED, CHANGED, MIX)  # set to the left
 
 
 def pair_rows(pairs: Sequence[ComparedPair], columns: Columns) -> dict[str, Any]:
-    """Return one row a pair; `a > b` is before and after."""
+    """Return one row per pair; `a > b` is before and after."""
     shown = [c for c in columns if c[0] != MEASURED or was_measured(pairs)]
     text = tuple(n for n, (head, _) in enumerate(shown) if head in TEXTS)
     return table(shown, pairs, bad=lambda pair: pair.word in BAD, text=text)

@@ -1,4 +1,4 @@
-"""The page of a tuned workload: the saving, and one row a signature."""
+"""The page of a tuned workload: the saving, and one row per signature."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ def _window_verdict(
     word: Word = "SLOW" if ratio > 1 else "FAST"
     if moved or changed:
         parts = [f"{amount(len(moved), 'kernel')} {moved[0].word}"] if moved else []
-        parts += [f"{amount(len(changed), 'kernel')} in one of the two alone"] if changed else []
+        parts += [f"{amount(len(changed), 'kernel')} in only one of the two"] if changed else []
         return word, f"{about}, with {' and '.join(parts)}"
     if not 1 / (1 + IDLE_SPREAD) <= ratio <= 1 + IDLE_SPREAD:
         return word, f"{about}; no kernel is {way}, so it is idle time"

@@ -28,7 +28,7 @@ def cell(text: str) -> str:
 
 
 def kernels_csv(trace: Trace, rows: Sequence[KernelRow]) -> str:
-    """Return one row a kernel, times in ns; and where the file has counters, one row a dispatch
+    """Return one row per kernel, times in ns; and where the file has counters, one row a dispatch
     with the metrics that they give, in the units of the heads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

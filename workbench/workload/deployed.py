@@ -21,7 +21,7 @@ from workbench.workload.pinned import STALE, MissPolicy, TableLookup, pin_table
 # What misses are called in the line at the end.
 REASONS = {
     "absent": "not in the table",
-    "other device": "of another GPU alone",
+    "other device": "only for another GPU",
     "changed": "stale, the function has changed",
     "other triton": "stale, of another Triton",
     "refused": "a config that the function cannot have",

@@ -147,9 +147,9 @@ class ProgramRunner:
                 if (code := run.process.poll()) is not None:
                     how = ending(code if code >= 0 else stopped_by(-code))
                     raise UngatedError(
-                        f"A run ended with {how} before it used the GPU through torch or marked a "
-                        "step, so runs cannot take turns; see what it printed, or compare without "
-                        "--at-once."
+                        f"A run ended with {how} before its first use of the GPU through torch "
+                        "and its first step, so --at-once cannot schedule it; see what it printed, "
+                        "or compare without --at-once."
                     )
             time.sleep(LOOK_S)
 

@@ -196,7 +196,7 @@ class LaunchRecorder:
         function = KernelFunction(name, "", "", "", ())
         if function not in self._beyond:
             first = (str(error).strip().splitlines() or [""])[0][:200]
-            text = f"Launches of {name} are counted alone: {type(error).__name__}: {first}"
+            text = f"Launches of {name} are only counted: {type(error).__name__}: {first}"
             self._window.notes.append(text)
         self._beyond.setdefault(function, _LaunchCounter()).launches += 1
 

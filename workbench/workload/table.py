@@ -1,4 +1,4 @@
-"""The table of a workload: one row a function, with launches, signatures, GPU time and config."""
+"""The table of a workload: one row per function, with launches, signatures, GPU time and config."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WorkloadRow:
 
 
 def rows_of(workload: RecordedWorkload) -> list[WorkloadRow]:
-    """Return one row a function: the most GPU time first, or where none was measured the most
+    """Return one row per function: the most GPU time first, or where none was measured the most
     launches."""
     by_function: dict[KernelFunction, list[int]] = defaultdict(list)
     for number, each in enumerate(workload.signatures):

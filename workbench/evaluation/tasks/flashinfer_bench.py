@@ -79,7 +79,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(read(file))
     except (ValueError, RecursionError):
-        raise TaskError(f"{file} is no JSON.") from None
+        raise TaskError(f"{file} is not JSON.") from None
     if not isinstance(content, dict):
         raise TaskError(f"{file} holds no object.")
     return content
@@ -89,7 +89,9 @@ def _hold(task: Path, definition: Mapping[str, Any]) -> None:
     """Raise TaskError where a Definition holds what no Spec has."""
     axes, texts = definition["axes"], (definition["name"], definition["reference"])
     if not isinstance(axes, dict) or not all(isinstance(text, str) for text in texts):
-        raise TaskError(f"{task} is no Definition: its name, axes or reference is of another type.")
+        raise TaskError(
+            f"{task} is not a Definition: its name, axes or reference is of another type."
+        )
     if not defines(parse_file(definition["reference"].encode(), f"the reference of {task}"), "run"):
         raise TaskError(f"The reference of {task} has no function `run`.")
     for axis, given in axes.items():
@@ -115,7 +117,7 @@ def _solution(
         texts = {source["path"]: source["content"].encode() for source in sources}
         language, of = spec["language"], content["definition"]
     except (KeyError, TypeError, AttributeError) as error:
-        raise TaskError(f"{file} is no Solution: it lacks {error}.") from None
+        raise TaskError(f"{file} is not a Solution: it lacks {error}.") from None
     if of != definition:
         raise TaskError(f"{file} is a Solution of {of}, and the task is {definition}.")
     if language not in ("python", "triton"):
@@ -144,7 +146,7 @@ def _workloads(task: Path, name: str) -> list[dict[str, Any]]:
         try:
             one = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError):
-            raise TaskError(f"{file} holds a line that is no JSON.") from None
+            raise TaskError(f"{file} holds a line that is not JSON.") from None
         one = one.get("workload", one) if isinstance(one, dict) else None
         if not isinstance(one, dict) or not isinstance(one.get("axes"), dict):
             continue

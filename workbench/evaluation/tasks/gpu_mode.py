@@ -79,7 +79,7 @@ def _cases(file: Path) -> dict[str, list[dict[str, Any]]]:
     try:
         content = yaml.safe_load(read(file))
     except yaml.YAMLError as error:
-        raise TaskError(f"{file} is no YAML ({' '.join(str(error).split())[:200]}).") from None
+        raise TaskError(f"{file} is not YAML ({' '.join(str(error).split())[:200]}).") from None
     cases = {}
     for name in ("tests", "benchmarks"):
         given = content.get(name) if isinstance(content, dict) else None

@@ -48,7 +48,7 @@ def parse_file(data: bytes, name: str) -> ast.Module:
     try:
         return ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise TaskError(f"{name} is no Python ({error}); correct it.") from None
+        raise TaskError(f"{name} is not Python ({error}); correct it.") from None
 
 
 def defines(tree: ast.Module, name: str) -> bool:

@@ -454,7 +454,7 @@ def doubt(s: Sought, one: Ceiling, ceilings: Mapping[str, Ceiling]) -> str | Non
         )
     if yard and s.count != "launches" and value < s.share * yard["value"]:
         return (
-            f"it is {value / yard['value']:.3f} of what {yard['name']} reached beside it, and at "
+            f"it is {value / yard['value']:.3f} of what {yard['name']} reached with it, and at "
             f"least {s.share:g} is required: this kernel does not reach the limit"
         )
     for name in s.lower_limits:

@@ -3,7 +3,7 @@
     from workbench.reports.figures.roofline_points import frame
     from workbench.commands.report_pages import sheet
 
-    frame(sheet(["last"]))  # a pandas DataFrame, one row a point
+    frame(sheet(["last"]))  # a pandas DataFrame, one row per point
 
 Everything but `frame` needs the standard library alone. Rates are not stored: a rate is FLOPs or
 least bytes over the median, or over the predicted time, and each point names which.
@@ -502,7 +502,7 @@ def csv_text(sheet: Sheet) -> str:
 
 
 def frame(sheet: Sheet) -> pandas.DataFrame:
-    """Return `rows` as a pandas DataFrame, one row a point.
+    """Return `rows` as a pandas DataFrame, one row per point.
 
     Columns are those of `COLUMNS`: times in seconds, rates in FLOP/s and B/s, NaN where there is no
     number.

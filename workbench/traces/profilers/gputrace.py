@@ -37,7 +37,7 @@ def reads(workload: Workload, folder: Path) -> list[Path]:
 
 def parse(run: ToolRun) -> Trace:
     """Return no trace: Xcode alone reads a capture. Raises ProfilerError always."""
-    raise ProfilerError("A capture is read by Xcode alone; open it there.")
+    raise ProfilerError("Only Xcode reads a capture; open it there.")
 
 
 PROFILER = Profiler(

@@ -11,23 +11,23 @@ from workbench.traces.readers.inputs.source import Source, is_text
 # Reason and remedy of each format, by the ends of its names.
 CLOSED = {
     (".nsys-rep", ".qdrep"): (
-        "a report of nsys is read by nsys alone",
+        "only nsys reads its report",
         "run `nsys export --type sqlite -f true FILE` and read the .sqlite file",
     ),
     (".qdstrm",): (
-        "an unfinished stream of nsys is read by nsys alone",
+        "only nsys reads its unfinished stream",
         "import it with the QdstrmImporter of an Nsight Systems, or record with `--tool trace`",
     ),
     (".pftrace", ".perfetto-trace"): (
-        "a Perfetto trace is read by Perfetto alone",
+        "only Perfetto reads its trace",
         "record with `rocprofv3 --output-format rocpd`, or as JSON, and read that",
     ),
     (".gputrace",): (
-        "a GPU capture is read by Xcode alone",
+        "only Xcode reads a GPU capture",
         "open it in Xcode and enter its counters by hand",
     ),
     (".trace", ".xcresult"): (
-        "a recording of Instruments is read by xctrace alone",
+        "only xctrace reads a recording of Instruments",
         "run `xcrun xctrace export --input FILE --xpath ...` and read the XML",
     ),
 }

@@ -286,7 +286,7 @@ class _Builder:
         if not self.source.keeps_operations:
             trace.notes.append(
                 "host operations were left out, as the file is large: classes of kernels are by "
-                "the kernels' names, and gaps have no operation beside them"
+                "the kernels' names, and gaps have no operation with them"
             )
         self._part_processes()
         for category, count in self.on_device.items():
@@ -297,7 +297,7 @@ class _Builder:
             trace.notes.insert(0, f"none of its {number:,} events ran on a device{others}")
         elif not any(True for _ in self.activities.select(*WORK.values())):
             trace.notes.append(
-                f"no event ran on a device: the profiler recorded the host alone{others}"
+                f"no event ran on a device: the profiler recorded only the host{others}"
             )
 
     def _part_processes(self) -> None:

@@ -32,7 +32,7 @@ def sniff(source: Source) -> bool:
 def read(source: Source) -> NoReturn:
     """Raise ReadError with the reason and the remedy."""
     text = source.head_text
-    reason, remedy = "it holds messages alone", "record again with `ncu -o FILE`"
+    reason, remedy = "it holds only messages", "record again with `ncu -o FILE`"
     if "ERR_NVGPUCTRPERM" in text:
         reason = "the driver lets only root read counters"
         remedy = "ask the administrator, see `workbench doctor`"

@@ -1,4 +1,4 @@
-"""CSV of ncu's raw page: a row of metrics, a row of units, then one row a kernel. Numbers have
+"""CSV of ncu's raw page: a row of metrics, a row of units, then one row per kernel. Numbers have
 thousands separators, even in base units."""
 
 from __future__ import annotations

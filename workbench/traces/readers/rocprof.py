@@ -1,4 +1,4 @@
-"""CSV files of rocprof v1 and v2: one row a dispatch, or sums by name. `grd` is in work-items;
+"""CSV files of rocprof v1 and v2: one row per dispatch, or sums by name. `grd` is in work-items;
 counters stand between `obj` and the times."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ STALLS = ("stall_long_scoreboard", "stall_lg_throttle", "stall_membar")
 # of queues that atomics fill, and of programs that end with some on the way
 QUEUES = ("stall_mio_throttle", "stall_drain")
 REDUCE = "Reduce within the program first, so that one atomic takes the place of many."
-RELAX = "The ordering is stronger than a sum needs: sem='relaxed' saves the fences beside them."
+RELAX = "The ordering is stronger than a sum needs: sem='relaxed' saves the fences next to them."
 
 
 def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
@@ -22,7 +22,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
     waiting += sum(metrics.get(name, 0.0) for name in QUEUES)
     if part < limits["atomics"] or waiting < limits["stall"]:
         return None
-    beside = " Fences (MEMBAR) stand beside them." if fences > 0 else ""
+    beside = " Fences (MEMBAR) are next to them." if fences > 0 else ""
     return Diagnosis(
         f"{percent(part)} of the instructions are atomics of global memory, and "
         f"{percent(waiting)} of all waiting is for memory.{beside}",

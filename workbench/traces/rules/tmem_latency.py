@@ -15,7 +15,7 @@ RULE = threshold_rule(
         "stall_not_selected": "ready and not selected, share",
     },
     advice="Load the next part of the accumulator before this one is converted and stored, so "
-    "that the load runs beside the arithmetic.",
+    "that the load overlaps the arithmetic.",
     effort="large",
     gain="tmem_load_samples",
     instructions=InstructionClass.TENSOR_MEMORY_WAITS,

@@ -30,7 +30,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     waited = percent(idle / window)
     host = f" In another {waited} the device was idle because the host was in a copy."
     return Diagnosis(
-        f"Copies ran without a kernel beside them in {percent(part)} of the window: "
+        f"Copies overlapped no kernel in {percent(part)} of the window: "
         f"{times.copy_count} copies, {small} of them below 64 kB.{moved}{kind}"
         f"{host if idle else ''}",
         (
@@ -39,8 +39,8 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
             count("copies", times.copy_count, "copies"),
             count("copies below 64 kB", small, "copies"),
         ),
-        "Keep the data on the device; else pin host memory, batch small copies, and copy beside "
-        "kernels on another stream.",
+        "Keep the data on the device; else pin host memory, batch small copies, and overlap "
+        "copies with kernels on another stream.",
         "medium",
         exposed + idle,
     )

@@ -45,7 +45,7 @@ def _head(call: OneCall, version: str) -> list[str]:
     return [
         f'"""Call {title} on the {"GPU" if call.gpu else "CPU"}, for a profiler.',
         "",
-        f"Written by `workbench profile` {version}. It also runs alone: python {SCRIPT}",
+        f"Written by `workbench profile` {version}. It also runs by itself: python {SCRIPT}",
         '"""',
         "",
         *(["import sys", ""] if dotted else []),
