@@ -66,7 +66,7 @@ class Step:
 def suite() -> dict[str, str]:
     """All experiments by name, with what the command line calls them: a name, or an example's
     path."""
-    from workbench.catalog import EXAMPLES
+    from workbench.data.contributed import EXAMPLES
     from workbench.experiments import experiment_names
 
     names = {name: name for name in experiment_names()}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workbench.data.contributed import EXAMPLE_MODULES
 from workbench.data.parts import PARTS
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +29,7 @@ def copy_without(names, home):
     def of_parts(folder, files):
         return [file for file in files if is_absent(Path(folder, file))]
 
-    for package in ("workbench", "metal_shim", "examples/experiments"):
+    for package in ("workbench", "metal_shim", *(f"examples/{name}" for name in EXAMPLE_MODULES)):
         if not is_absent(ROOT / package):
             shutil.copytree(ROOT / package, home / package, ignore=of_parts)
     (home / "sitecustomize.py").write_text(ONLY_THE_COPY)

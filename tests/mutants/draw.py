@@ -19,13 +19,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+FOLDERS = ("workbench", "metal_shim", "examples/experiments", "examples/readers")
 LEAST = 8  # of each subsystem
-# Entries of `workbench/` by subsystem; what no subsystem names is of the foundation.
+# Entries of `workbench/` and `examples/` by subsystem; what none names is of the foundation.
 SUBSYSTEMS = {
     "kernels": ("kernels", "variants", "sweeps"),
     "data": ("data", "revisions"),
     "device": ("device", "devices"),
-    "traces": ("traces",),
+    "traces": ("traces", "readers"),
     "measurement": ("measurement",),
     "compile": ("compile", "code"),
     "backend": ("backend",),
@@ -131,7 +132,7 @@ def by_subsystem() -> dict[str, list[Change]]:
     known = tomllib.loads((HERE / "equivalent.toml").read_text(encoding="utf-8"))
     equivalent = {(m["file"], m["line"], m["new"]) for m in known.get("mutant", [])}
     result = defaultdict(list)
-    for folder in ("workbench", "metal_shim"):
+    for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             file, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
             for change in changes_of(file, text):

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(
     path.relative_to(ROOT).as_posix()
-    for package in ("workbench", "metal_shim", "examples/experiments")
+    for package in ("workbench", "metal_shim", "examples/experiments", "examples/readers")
     for path in (ROOT / package).rglob("*.py")
     if not {"kernels", "variants"} & set(path.relative_to(ROOT).parts)
 )

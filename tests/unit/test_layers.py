@@ -15,7 +15,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "workbench"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-CLONED = sorted((ROOT / "examples" / "experiments").glob("*.py"))  # of the entry `experiments`
+CLONED = {
+    path: entry
+    for folder, entry in (("experiments", "experiments"), ("readers", "traces"))
+    for path in sorted((ROOT / "examples" / folder).glob("*.py"))
+}  # entries of files that lie in `examples/`
 KERNELS = sorted(path for path in (PACKAGE / "kernels").glob("*.py") if path.stem != "__init__")
 
 # The import rule: an entry of `workbench/` imports from entries above it in this list, also inside
@@ -65,7 +69,7 @@ def relative(path):
 
 def entry(path):
     """The entry of `workbench/` that holds a file: a folder's name or a module's."""
-    return "experiments" if path in CLONED else path.relative_to(PACKAGE).with_suffix("").parts[0]
+    return CLONED.get(path) or path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # of a statement: others within it

@@ -48,6 +48,7 @@ def test_the_wheel_holds_the_package_and_its_hash_is_of_its_files():
     content, digest = on.package()
     names = zipfile.ZipFile(io.BytesIO(content)).namelist()
     assert {"workbench/cli.py", "workbench/devices/h200.toml", "metal_shim/check.py"} <= {*names}
+    assert {"workbench/experiments/lora_rank.py", "workbench/traces/readers/xctrace.py"} <= {*names}
     assert not [name for name in names if "__pycache__" in name] and len(digest) == 16
     (record,) = [name for name in names if name.endswith(".dist-info/RECORD")]
     listed = zipfile.ZipFile(io.BytesIO(content)).read(record).decode().splitlines()

@@ -1,12 +1,14 @@
 """Parts that an installation may lack: the tool works without, and says which a command needs."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 from without_parts import ROOT, copy_without, run_there
 
 from workbench.data import parts
+from workbench.data.contributed import EXAMPLE_MODULES
 from workbench.data.parts import PARTS, MissingPart, PackagePart, missing_part, named_parts, part_of
 
 # Of each part the command lines that need it. They end before anything is compiled.
@@ -114,4 +116,7 @@ def test_any_other_failed_import_stays_what_it_is(text):
 
 def test_the_wheel_has_all_parts():
     text = Path(ROOT / "pyproject.toml").read_text()
-    assert 'only-include = ["workbench", "metal_shim", "examples/experiments"]' in text
+    wheel = tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    examples = {f"examples/{n}": m.replace(".", "/") for n, m in EXAMPLE_MODULES.items()}
+    assert wheel["only-include"] == ["workbench", "metal_shim", *examples]
+    assert wheel["sources"] == examples

@@ -7,12 +7,15 @@ import sqlite3
 import sys
 import tempfile
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.catalog import CatalogError, spec_of
+from workbench.data.contributed import EXAMPLES
 from workbench.traces.metric import exact_counters, metric_values, stall_shares
 from workbench.traces.readers import read, readers
 from workbench.traces.readers.inputs.source import ReadError, ReadLimits
@@ -765,6 +768,18 @@ def test_an_empty_recording_of_xctrace_is_an_error(tmp_path):
 
 
 # One body for all readers
+
+
+def test_readers_of_both_folders_are_found_by_their_names():
+    cloned = EXAMPLES / "readers"
+    files = {path.stem: path for path in cloned.glob("*.py")}
+    own = {path.stem for path in (ROOT / "workbench/traces/readers").glob("[!_]*.py")}
+    assert files and not own & set(files) and own | set(files) == set(readers())
+    for name, path in files.items():
+        module = import_module(f"workbench.traces.readers.{name}")
+        assert Path(module.__file__) == path and module.READER is readers()[name]
+        with pytest.raises(CatalogError, match=f"There is no kernel '{name}'.* Known: "):
+            spec_of(name)
 
 
 @pytest.mark.parametrize("name", sorted(readers()))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.data.contributed import EXAMPLE_MODULES
+
 ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
 OWN = ("kernel_workbench", "_kernel_workbench", "__editable__")
@@ -64,8 +66,9 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel):
     listed = ["git", "-C", str(ROOT), "ls-files", "-z", "workbench", "metal_shim"]
     tracked = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
     assert set(filter(None, tracked.split("\0"))) <= named
-    cloned = {path.name for path in (ROOT / "examples" / "experiments").glob("*.py")}
-    assert cloned and {f"workbench/experiments/{name}" for name in cloned} <= named
+    for folder, package in EXAMPLE_MODULES.items():
+        cloned = {path.name for path in (ROOT / "examples" / folder).glob("*.py")}
+        assert cloned and {f"{package.replace('.', '/')}/{name}" for name in cloned} <= named
     assert {n.partition("/")[0] for n in named} == {"workbench", "metal_shim"}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import workbench.spec
 from workbench.catalog.declared import misfit
 from workbench.data.bytecode import user_bytecode
-from workbench.data.contributed import contributed_modules
+from workbench.data.contributed import EXAMPLE_MODULES, EXAMPLES, contributed_modules
 from workbench.data.parts import missing_part
 from workbench.data.user_code import UserCodeExit, user_code
 from workbench.spec import Impl, Spec, WorkbenchError
@@ -29,7 +29,6 @@ workbench.spec.watched = user_code  # also around the functions of kernels that 
 
 KERNELS = "workbench.kernels"
 VARIANTS = "workbench.variants"  # kernels that exist for experiments
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"  # exists only in a clone
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
 
@@ -154,11 +153,11 @@ def is_path(name: str) -> bool:
 def example(what: str, name: str, words: str) -> str:
     """Return a sentence that gives the path of the example with that name.
 
-    It is empty if there is none; the folder of examples exists only in a clone. Those in
-    `experiments/` are found by their names, and are no kernels.
+    It is empty if there is none; the folder of examples exists only in a clone. Experiments and
+    readers in it are found by their names, and are no kernels.
     """
     for path in sorted(EXAMPLES.rglob("*.py")):
-        if path.stem == name and path.parent.name != "experiments":
+        if path.stem == name and path.parent.name not in EXAMPLE_MODULES:
             near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             return f"There is no {what} {name!r}, but an example; name its path: {words}{near}."
     return ""

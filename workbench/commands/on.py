@@ -24,6 +24,7 @@ import workbench
 from workbench.commands.console import note, say
 from workbench.commands.options import CommandError
 from workbench.commands.tuned import merge
+from workbench.data.contributed import EXAMPLE_MODULES, EXAMPLES
 from workbench.data.database import open_history
 from workbench.data.files import reason_of
 from workbench.data.temporary import temporary_folder
@@ -227,18 +228,11 @@ def _name_there(path: Path) -> str:
 
 def package() -> tuple[bytes, str]:
     """Return this package as a wheel, and a hash of its files."""
-    home = Path(workbench.__file__).resolve().parents[1]
-    names = sorted(
-        path
-        for part in ("workbench", "metal_shim")
-        for path in (home / part).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    )
     digest, stream = hashlib.sha256(), io.BytesIO()
     info = f"kernel_workbench-{workbench.__version__}.dist-info"
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for path in names:
-            name, content = path.relative_to(home).as_posix(), path.read_bytes()
+        for name, path in sorted(_package_files().items()):
+            content = path.read_bytes()
             digest.update(f"{name} {len(content)}\n".encode() + content)
             wheel.writestr(name, content)
         for name, text in _metadata().items():
@@ -246,6 +240,19 @@ def package() -> tuple[bytes, str]:
         listed = "".join(f"{name},,\n" for name in (*wheel.namelist(), f"{info}/RECORD"))
         wheel.writestr(f"{info}/RECORD", listed)
     return stream.getvalue(), digest.hexdigest()[:16]
+
+
+def _package_files() -> dict[str, Path]:
+    """Return the files of this package by their names in its wheel."""
+    home = Path(workbench.__file__).resolve().parents[1]
+    folders = {part: home / part for part in ("workbench", "metal_shim")}
+    folders |= {EXAMPLE_MODULES[name]: EXAMPLES / name for name in EXAMPLE_MODULES}
+    return {
+        (Path(*package.split(".")) / path.relative_to(folder)).as_posix(): path
+        for package, folder in folders.items()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def _metadata() -> dict[str, str]:

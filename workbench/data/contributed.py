@@ -1,4 +1,5 @@
-"""What installed packages add: kernels, devices and readers, named by entry points of theirs.
+"""What other places add: `examples/` of a clone experiments and readers, and installed packages
+kernels, devices and readers, named by entry points of theirs.
 
 An entry point `gelu = "theirs.gelu"` of the group `workbench.kernels` is a module with a Spec, one
 of `workbench.readers` a module with a READER. One of `workbench.devices`, `x1 = "theirs.devices"`,
@@ -12,7 +13,18 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+# Folders of `examples/` whose files are modules of a package. The wheel has them in its folder.
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"  # exists only in a clone
+EXAMPLE_MODULES = {"experiments": "workbench.experiments", "readers": "workbench.traces.readers"}
+
 Group = Literal["workbench.kernels", "workbench.devices", "workbench.readers"]
+
+
+def example_folders(package: str) -> list[str]:
+    """Return the folders of a clone's `examples/` that belong on a package's path; none elsewhere,
+    where the wheel has their modules in the package's own folder."""
+    folders = [EXAMPLES / name for name, value in EXAMPLE_MODULES.items() if value == package]
+    return [str(folder) for folder in folders if folder.is_dir()]
 
 
 @cache

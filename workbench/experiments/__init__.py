@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
 from workbench.backend.libraries import library_impls
+from workbench.data.contributed import example_folders
 from workbench.data.record import (
     Chart,
     Evidence,
@@ -39,9 +40,7 @@ if TYPE_CHECKING:  # a compiler and a database, which `--help` does not need
     from workbench.data.database import Row
 
 EXPERIMENTS = "workbench.experiments"
-# Both folders of a clone hold modules of this package. The wheel has all of them in this folder.
-if (_CLONED := catalog.EXAMPLES / "experiments").is_dir():
-    __path__.append(str(_CLONED))
+__path__.extend(example_folders(EXPERIMENTS))
 
 Regime = Literal["cold", "hot"]
 

@@ -1,8 +1,8 @@
 """The engine of readers: find the reader of a file by its content, read it, join files of a run.
 
-One file of this folder is one format, with `READER = TraceReader(title, sniff, read)`. A reader
-sniffs the first 64 kB, never the extension. It keeps what it understands, and notes what it left
-out.
+One file of this folder, or of `examples/readers/` of a clone, is one format, with `READER =
+TraceReader(title, sniff, read)`. A reader sniffs the first 64 kB, never the extension. It keeps
+what it understands, and notes what it left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from workbench.data.contributed import contributed_modules
+from workbench.data.contributed import contributed_modules, example_folders
 from workbench.data.record_tally import REFUSED
 from workbench.traces.plausible import drop_impossible
 from workbench.traces.readers.inputs.source import (
@@ -31,6 +31,8 @@ from workbench.traces.readers.inputs.source import (
     sources,
 )
 from workbench.traces.trace import WORK, Trace, TraceFile, plain
+
+__path__.extend(example_folders(__name__))
 
 DAMAGE = (
     ArithmeticError,
