@@ -1,13 +1,15 @@
 """Compare times that are predicted from code alone with measured ones of plain Triton kernels.
 
-    python benchmarks/code_model.py [half | h200 | KERNEL ...]
+    python benchmarks/code_model.py [half | h200 | rows | KERNEL ...]
 
 `data/h100_plain_2026-11-26.json.xz` holds 41 problems of 17 kernels that declare nothing: the times
 of an H100 with their launches, their TTGIR and resources as compiled for sm_90, and, of kernels
 without products, what a warp issues. `data/h200_plain_2026-11-28.json.xz` holds 20 problems of ten
-other kernels with times of an H200: `h200`. `half` prints the kernels of both files to which
-constants were fitted, and the others, apart. The others were looked at while the model was written,
-so their figures are not blind.
+other kernels with times of an H200: `h200`. `data/h200_rows_2026-11-28.json.xz` holds six of the
+library's kernels at 54 drawn sizes, with 563 times of an H200: `rows`; what they declare is not
+used, and the sizes were drawn when the model was finished. `half` prints the kernels of the first
+two files to which constants were fitted, and the others, apart. The others were looked at while the
+model was written, so their figures are not blind.
 """
 
 from __future__ import annotations
@@ -35,11 +37,13 @@ from workbench.device.warp_timeline import Issued, IssuedCode, IssuedLoop
 
 DATA = Path(__file__).parent / "data"
 FILE, SECOND = DATA / "h100_plain_2026-11-26.json.xz", DATA / "h200_plain_2026-11-28.json.xz"
+ROWS = DATA / "h200_rows_2026-11-28.json.xz"
 PRODUCTS = ("mm", "fp8mm", "w8mm", "splitk", "moe", "attn", "decode", "gated", "bmm")
 DEVELOPED = (
     *("mm", "splitk", "lnbwd", "rope", "decode", "moe", "xent", "scan"),
     *("gemv", "bag", "adam", "groupnorm", "colsum"),
 )
+FILES = {"h200": (SECOND,), "rows": (ROWS,)}
 FLAT = 1.3  # slowest over fastest config, below which the order is noise
 
 
@@ -172,9 +176,9 @@ def summary(some: Sequence[Score]) -> str:
 
 def main(words: Sequence[str]) -> None:
     """Print the score of each problem, and of all."""
-    by_half, is_h200 = list(words) == ["half"], list(words) == ["h200"]
-    names = () if by_half or is_h200 else words
-    some = [s for file in ((SECOND,) if is_h200 else (FILE, SECOND)) for s in scores(names, file)]
+    by_half, files = list(words) == ["half"], FILES.get(" ".join(words))
+    names = () if by_half or files else words
+    some = [s for file in files or (FILE, SECOND) for s in scores(names, file)]
     for s in some:
         figures = f"{s.rank:5.2f} {s.first:7.1%} {s.best_of_five:7.1%} {s.error:5.0%}"
         print(f"{s.name:32} {len(s.ratios):3} {s.spread:6.1f}x {figures}")

@@ -17,12 +17,14 @@ from workbench.commands.options import CommandError, OptionError
 from workbench.commands.predict import PredictOptions, run
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import UnknownDevice, device_named
+from workbench.tuner import prediction
 from workbench.tuner.prediction import FIRST, KNOBS, NotPredicted, rank_configs
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_without_a_calibration_all_configs_are_ranked_by_the_model():
+def test_without_a_calibration_configs_are_ranked_by_the_model(monkeypatch):
+    """A search of many has the same best config as all of them."""
     device, spec = device_named("a100"), catalog.spec_of("transpose")
     sizes, (impl, *_) = dict(spec.bench[0]), spec.impls
     choices = [f.metadata["choices"] for f in fields(impl.config)]
@@ -32,7 +34,11 @@ def test_without_a_calibration_all_configs_are_ranked_by_the_model():
         for config in {*every, impl.default(device.limits, "fp32", sizes)}
         if impl.rejection_reason(config, device.limits, "fp32", sizes) is None
     ]
+    searched = rank_configs(spec, [impl], device, "fp32", sizes)
+    monkeypatch.setattr(prediction, "MANY", len(times) + 100)
     ranking = rank_configs(spec, [impl], device, "fp32", sizes)
+    assert searched.configs[0].time_s == ranking.configs[0].time_s
+    assert searched.configs_tried < len(times)
     apart = {float(f"{time:.3g}"): time for time in sorted(times, reverse=True)}
     assert [one.time_s for one in ranking.configs] == sorted(apart.values())[:5]
     assert ranking.configs_tried == len(times) > 20 and not ranking.calibrated_by

@@ -154,12 +154,15 @@ def _regions(
         executions = _mean(firsts.runs[region]) if region in firsts.runs else runs
         amounts = {kind: amount / runs for kind, amount in tally.sums.items()}
         is_loop = bool(region) and isinstance(region[-1], int)
+        is_prefetched = (
+            amounts.get("copy_bytes", 0.0) > 0
+        )  # tiles are: only few data are waited for
         results.append(
             RegionWork(
                 amounts,
                 executions,
                 is_loop,
-                tally.waits * (HIT + (1 - HIT) * newest[region]),
+                tally.waits * (HIT + (1 - HIT) * newest[region] if is_prefetched else 1.0),
                 tally.wgmma,
                 tally.peak,
                 _loop_of(region),
