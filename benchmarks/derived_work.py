@@ -28,6 +28,7 @@ LOW_RANK = "its launches pass the sums of the low rank through memory"
 REASONS = {
     "attention_backward.copied": TWICE,
     "attention_backward.two_passes": TWICE,
+    "causal_attention_backward.copied": TWICE,
     "causal_attention_backward.two_passes": TWICE,
     "cumsum.slices": "its second launch reads the input again",
     "empty.once": "it does not read its input",
@@ -36,6 +37,7 @@ REASONS = {
     "lora.tiles": LOW_RANK,
     "lora_delta.split_k": "its second launch declares its product as vector operations",
     "q4_k_matmul.slices": "it sums groups of inputs by the matrix unit, too",
+    "q4_k_matmul.unpack_first": "its first launch writes the unpacked weights to memory",
     "wkv6.chunked": "its launches pass the chunks' sums through memory",
     "wkv7.chunked": "its launches pass the chunks' sums through memory",
 }

@@ -247,10 +247,17 @@ def test_a_block_that_no_loop_prefetches_is_waited_for_and_occupies_no_load_unit
     assert not any(r.get(f"{kind}_lines") for r in plain.regions for kind in ("load", "store"))
 
 
-def test_a_loop_that_chooses_its_tiles_trip_by_trip_is_not_ranked():
-    launch = launched(in_one_row, (4,), empty(1024, 256), 1024, 256, STEP=4, BM=64, BK=64)
-    with pytest.raises(NotModelled, match="chooses the coordinates of its blocks trip by trip"):
-        work_of(*launch)
+@pytest.mark.parametrize(("M", "K", "block"), [(1024, 256, 32), (4096, 512, 32), (256, 4096, 64)])
+def test_a_loop_that_chooses_its_tiles_trip_by_trip_is_walked_in_turn(M, K, block):
+    """The last has rows of 64 trips: of 256 trips the first 128 are walked, with two stores."""
+    x = empty(M, K, dtype=torch.bfloat16)
+    work = work_of(*launched(in_one_row, (4,), x, M, K, STEP=4, BM=block, BK=block))
+    assert amount(work, "load_bytes") + amount(work, "copy_bytes") == 2 * M * K
+    assert amount(work, "store_bytes") == 2 * M * block
+    (loop,) = (r for r in work.regions if r.loop)
+    assert loop.is_loop and loop.waits == 1
+    assert work.programs * loop.executions == -(-M // block) * (K // block)
+    assert work.least_bytes == pytest.approx(2 * M * K, rel=0.01)
 
 
 def test_sampled_programs_execute_every_loop_that_others_do():

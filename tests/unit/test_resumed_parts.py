@@ -305,13 +305,16 @@ def test_regions_have_the_amounts_of_one_execution():
     sums = {loop: copied, branch: {"flops": 5.0}, never: {"flops": 1.0}}
     full, _ = walks({loop: [2, 4], never: [0, 0]}, sums, 2)
     loads = [(8, "load", loop), (9, "load", loop), (10, "store", loop), (11, "load", branch)]
-    full.sites = {n: SimpleNamespace(what=what, region=region) for n, what, region in loads}
-    full.tally[loop].waits = full.tally[branch].waits = 2
+    full.sites = {
+        n: SimpleNamespace(what=what, region=region, waits=2 * (what == "load"), executions=ran)
+        for (n, what, region), ran in zip(loads, (1.5, 3.0, 6.0, 4.0), strict=True)
+    }
     firsts = SimpleNamespace(runs={loop: np.array([8, 10])})
     results = code_work._regions(full, firsts, {8: 0.0, 9: 0.0, 10: 1.0, 11: 0.0})
     # 12 in 3 executions are 4 of one; the first elements say 9 executions; without runs, one
     assert [(r.amounts, r.executions, r.is_loop, r.waits) for r in results] == [
-        ({"flops": 4.0, "copy_bytes": 8.0}, 9.0, True, 2 * code_work.HIT),
+        # a load that every second execution reaches, of data that the cache has
+        ({"flops": 4.0, "copy_bytes": 8.0}, 9.0, True, 2 * 0.5 * code_work.HIT),
         ({"flops": 5.0}, 1.0, False, 2.0),
     ]
 

@@ -120,9 +120,14 @@ def _resolved_trips(straight: IssuedCode, loads: Mapping[int, float]) -> float:
     return accessed / (sum(loads.values()) or math.inf)
 
 
+def _loops(region: Region) -> list[int]:
+    """Return the numbers of the loops around a region, the outermost first."""
+    return [part for part in region if isinstance(part, int)]
+
+
 def _loop_of(region: Region) -> int:
     """Return the number of the innermost loop around a region, 0 outside of all."""
-    return next((part for part in reversed(region) if isinstance(part, int)), 0)
+    return _loops(region)[-1] if _loops(region) else 0
 
 
 def _covering(few: Any, many: Any, firsts: FirstElementWalk) -> Any:
@@ -143,32 +148,42 @@ def _regions(
     full: CostWalk, firsts: FirstElementWalk, fresh: Mapping[int, float]
 ) -> list[RegionWork]:
     """Return the regions that programs execute, with the amounts of one execution."""
-    results, newest = [], defaultdict[Region, float](float)
-    for number, site in full.sites.items():
-        if site.what == "load":
-            newest[site.region] = max(newest[site.region], fresh.get(number, 1.0))
+    results, waits = [], _waits(full, fresh)
+    outer = {_loop_of(region[: region.index(n)]) for region in full.tally for n in _loops(region)}
     for region, tally in full.tally.items():
         runs = _mean(full.runs[region]) if region in full.runs else 1.0
         if runs <= 0:
             continue
         executions = _mean(firsts.runs[region]) if region in firsts.runs else runs
         amounts = {kind: amount / runs for kind, amount in tally.sums.items()}
-        is_loop = bool(region) and isinstance(region[-1], int)
-        is_prefetched = (
-            amounts.get("copy_bytes", 0.0) > 0
-        )  # tiles are: only few data are waited for
+        loop = _loop_of(region)
+        is_loop = bool(loop) and (region[-1] == loop or loop not in outer)
         results.append(
             RegionWork(
                 amounts,
                 executions,
                 is_loop,
-                tally.waits * (HIT + (1 - HIT) * newest[region] if is_prefetched else 1.0),
+                waits[region],
                 tally.wgmma,
                 tally.peak,
-                _loop_of(region),
+                loop,
             )
         )
     return results
+
+
+def _waits(full: CostWalk, fresh: Mapping[int, float]) -> dict[Region, float]:
+    """Return for how many loads in a row an execution of each region waits: a load of a branch
+    counts as often as it is executed. Where tiles are prefetched, only few data are waited for, and
+    what the cache has counts by its part."""
+    result: dict[Region, float] = defaultdict(float)
+    for number, site in full.sites.items():
+        runs = float(np.sum(full.runs.get(site.region, site.executions)))
+        waits = site.waits * min(1.0, site.executions / max(1e-9, runs))
+        if full.tally[site.region].sums.get("copy_bytes", 0.0) > 0:
+            waits *= HIT + (1 - HIT) * fresh.get(number, 1.0)
+        result[site.region] = max(result[site.region], waits)
+    return result
 
 
 def _mean(values: Any) -> float:

@@ -37,6 +37,7 @@ from workbench.code.ttgir_layouts import Layouts
 
 SLOTS = 6  # trips of a loop that are walked
 MOST_TRIPS = 512  # of a loop whose end is computed in it
+IN_TURN = 128  # trips that are walked of a loop that chooses its blocks trip by trip: 0.4 s
 Region = tuple[Any, ...]  # the loops around an operation, and the part of the innermost one
 
 # Instructions of a thread for each element that it holds: vector operations, special functions.
@@ -90,6 +91,9 @@ class AccessSite:
     argument: str
     region: Region
     thread_bytes: float = 0.0  # of each execution, whatever its mask says
+    waits: int = (
+        0  # of a load: of how many in a row it is the last, each begun after the one before
+    )
     sector_bytes: float = 0.0
     executions: float = 0.0
 
@@ -118,7 +122,7 @@ class SampledWalk(ProgramValues):
     def leave(self) -> None:
         """Begin another part of the region: a loop or a branch lies between."""
         self._parts[self.region] += 1
-        self.runs[self.here()] = self.weight.copy()
+        self.runs[self.here()] = self.runs[self.here()] + self.weight
 
     def content(self, op: Op, pointers: Value) -> Value:
         """Return what a load of known integers gives, where an address depends on it."""
@@ -142,9 +146,21 @@ class SampledWalk(ProgramValues):
     def loop(self, op: Op, head: LoopHead) -> None:
         """Walk some trips of a loop, with weights."""
         trips, outer, place = head.trips, self.weight, self.region
-        self._refuse_uneven(op, head)
         start = [self.env.get(b) for _, b in head.pairs]
         self.region = region = (*self.here(), op.number)
+        walk = self._walk_in_turn if self._is_uneven(op, head) else self._walk_samples
+        ended = walk(op, head, start, outer)
+        self.runs[region] = self.runs[region] + outer * trips
+        self.region, self.weight = place, outer
+        for name, value in zip(op.results, ended, strict=False):
+            self.env[name] = value
+
+    def _walk_samples(
+        self, op: Op, head: LoopHead, start: Sequence[Value], outer: Any
+    ) -> list[Value]:
+        """Walk the first trip, one in the middle and the last ones; return what the loop yields,
+        whose values grow evenly."""
+        trips = head.trips
         ended = self._trip(op, head, start, 0 * trips, (trips > 0) * outer)
         growth = [_less(after, before) for before, after in zip(start, ended, strict=False)]
         growth += [None] * (len(start) - len(growth))
@@ -155,18 +171,26 @@ class SampledWalk(ProgramValues):
             weight = np.where(few, slot < trips, [1, trips - 5, 1, 1, 1, 1][slot]) * outer
             if weight.any():
                 self._trip(op, head, _grow(start, growth, at), at, weight)
-        self.runs[region] = self.runs[region] + outer * trips
-        self.region, self.weight = place, outer
-        for name, value in zip(op.results, _grow(start, growth, trips), strict=False):
-            self.env[name] = value
+        return _grow(start, growth, trips)
 
-    def _refuse_uneven(self, op: Op, head: LoopHead) -> None:
-        """Raise NotModelled where blocks of descriptors are at coordinates that a loop chooses trip
-        by trip, as one does that walks the tiles of a persistent program in one row with their
-        steps: its carried integers do not grow evenly."""
+    def _walk_in_turn(
+        self, op: Op, head: LoopHead, start: Sequence[Value], outer: Any
+    ) -> list[Value]:
+        """Walk the first trips one after the other, in place of all; return what the last
+        yields."""
+        values, walked = list(start), np.minimum(head.trips, IN_TURN)
+        share = head.trips / np.maximum(1, walked) * outer
+        for at in range(int(walked.max())):
+            values = self._trip(op, head, values, at + 0 * walked, (at < walked) * share)
+        return values
+
+    def _is_uneven(self, op: Op, head: LoopHead) -> bool:
+        """Return whether blocks of descriptors are at coordinates that a loop chooses trip by
+        trip, as one does that walks the tiles of a persistent program in one row with their steps:
+        its carried integers do not grow evenly."""
         body = op.regions[0]
         if not any(each.word.startswith("async_tma") for each in every_op(body)):
-            return
+            return False
         known = {name: each for each in body for name in each.results}
         waiting = [
             passed
@@ -180,8 +204,9 @@ class SampledWalk(ProgramValues):
                 continue
             seen.add(name)
             if source.word in ("select", "if"):
-                raise NotModelled("a loop chooses the coordinates of its blocks trip by trip")
+                return True
             waiting += source.operands
+        return False
 
     def _trip(
         self, op: Op, head: LoopHead, carried: Sequence[Value], at: Any, weight: Any
@@ -294,7 +319,6 @@ class Tally:
     """Means of what one program does in one region, over all its executions."""
 
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    waits: int = 0  # loads in a row of which each begins after the one before
     blocks: set[int] = field(default_factory=set)  # loads of blocks, each of which is waited for
     wgmma: bool = False
     item_bytes: float = 0.0  # of the operands of products, the largest
@@ -349,10 +373,6 @@ class CostWalk(SampledWalk):
             lines, instructions = lines * copies, instructions * copies
         if what == "load" and is_block:
             self.tally[here].blocks.add(op.number)
-            self.tally[here].waits = max(self.tally[here].waits, len(self.tally[here].blocks))
-        elif what == "load":
-            waits = 1 + max((self.level(n) for n in op.operands), default=0)
-            self.tally[here].waits = max(self.tally[here].waits, waits)
         name = self.tensor_of(pointers) or ""
         if what in ("load", "copy") and self.weight[-1]:
             last = np.broadcast_to(pointers[-1], one.shape)
@@ -369,6 +389,10 @@ class CostWalk(SampledWalk):
             own = self.layouts.registers(kind) * one.item_bytes
             self.sites[op.number] = AccessSite(what, name, here, own)
         site = self.sites[op.number]
+        if what == "load":
+            before = max((self.level(n) for n in op.operands), default=0)
+            waits = len(self.tally[here].blocks) if is_block else 1 + before
+            site.waits = max(site.waits, waits)
         site.sector_bytes += float(np.sum(sectors * 32.0 * self.weight))
         site.executions += float(np.sum(self.weight * (sectors > 0)))
 
