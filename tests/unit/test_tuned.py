@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from workbench import cli
 from workbench.adapted import launch
+from workbench.adapted.call import WordNumber
 from workbench.catalog.source import code_hash, file_hash
 from workbench.commands.tuned import code, merge
 from workbench.data import tuned_cache
@@ -298,6 +299,20 @@ def test_a_winner_with_an_odd_knob_leaves_the_file_readable(tmp_path, value):
     with pytest.raises(TunedError, match=r"not kept: matmul\.tiles\.config\.block_m is"):
         remember(RUN, odd, a_spec(), path)
     assert "persistent" in {e.impl for e in read(path)} and not Tuned.load(path).damage_notes
+
+
+def test_a_winner_whose_number_prints_as_a_word_is_kept(tmp_path):
+    """FLATTEN=False of a function's config is the number 0."""
+    path = tmp_path / "t.json"
+    word = WordNumber(128, "False")
+    spoken = [
+        replace(o, case=replace(o.case, config={**o.case.config, "block_m": word}))
+        if o.case.impl == "tiles" else o
+        for o in OUTCOMES
+    ]  # fmt: skip
+    assert {e.impl for e in remember(RUN, spoken, a_spec(), path)} == {e.impl for e in read(path)}
+    (entry,) = (e for e in read(path) if e.impl == "tiles")
+    assert type(entry.config["block_m"]) is int and entry.config["block_m"] == 128
 
 
 def remember_in(path):
@@ -783,6 +798,7 @@ SAYS = """
 import logging, sys
 from types import SimpleNamespace
 from workbench.adapted import launch
+from workbench.adapted.call import WordNumber
 impl = SimpleNamespace(title="matmul.tiles")
 {before}
 launch.log_choice(impl, SimpleNamespace(block_m=16), "tuned")

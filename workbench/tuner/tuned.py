@@ -42,7 +42,7 @@ def entries_of(
         won = chosen.winner
         if won is None or (won.is_measured and won.phase != "final"):
             continue
-        ties = tuple(dict(r.case.config) for r in chosen.ties if r.case.impl == impl)
+        ties = tuple(_numbers(r.case.config) for r in chosen.ties if r.case.impl == impl)
         configs = len({config_key(o.case) for o in own})
         entry = _entry(run, won, sources.get(impl, ""), configs, ties)
         entry = replace(entry, fastest=won is whole.winner)
@@ -75,6 +75,14 @@ def _bits(
     return fields
 
 
+def _numbers(config: Mapping[str, int]) -> dict[str, int]:
+    """Return a config with plain integers in place of those that print as words."""
+    plain = (
+        v if isinstance(v, bool) or not isinstance(v, int) else int(v) for v in config.values()
+    )
+    return dict(zip(config, plain, strict=True))
+
+
 def _entry(
     run: Run, won: Record, source: str, configs: int, ties: tuple[Mapping[str, int], ...]
 ) -> Entry:
@@ -87,7 +95,7 @@ def _entry(
     return Entry(
         kernel=run.kernel,
         impl=won.case.impl,
-        config=dict(won.case.config),
+        config=_numbers(won.case.config),
         sizes=dict(run.sizes),
         dtype=run.dtype,
         device=run.device,
