@@ -144,7 +144,6 @@ def test_the_result_of_tuning_is_that_of_a_sweep(kernels, tmp_path):
 
 LISTED = """
 import triton
-from nightly import nightly
 import triton.language as tl
 
 
@@ -203,6 +202,16 @@ def test_one_of_the_configs_that_were_given_wins_whatever_was_tuned_before(
             binary = record.resources.binary
             assert binaries.setdefault(place, binary) == binary, (order, place)
     assert len({binaries[n] for n in range(4)}) == 4, "so that a mistaken one is seen"
+
+
+@nightly  # 8 s; the day has the numbers of words themselves
+def test_words_of_knobs_print_as_they_are_when_a_stored_run_is_shown_again(listed, tmp_path):
+    given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
+    wanted = {"grid": cover, "reference": lambda x, y, out, n: x + y, **places(tmp_path)}
+    first, again = (tune(listed.add, given, configs=listed.CONFIGS, **wanted) for _ in range(2))
+    labels = [[r.case.label for r in result.records] for result in (first, again)]
+    assert labels[0] == labels[1] and any("three" in label for label in labels[0])
+    assert first.sentence == again.sentence
 
 
 def test_a_reference_finds_what_agreement_does_not(kernels, tmp_path):

@@ -310,7 +310,7 @@ class _OneSize:
         engine = Engine(plan, backend, earlier, search, energy, sanitize)
         remove_stale_file(self._lock)
         if engine.is_finished and (old := covering_run(history, plan, earlier)):
-            return self._show_again(old)
+            return self._show_again(old, plan)
         failed = sum(isinstance(outcome, Failure) for outcome in earlier.first.values())
         command.console.begin(run, plan, len(earlier.first), failed)
         with self._alone(engine):
@@ -487,11 +487,15 @@ class _OneSize:
             text = sentence(replace(selection, ties=(), edges=()))
             self.command.console.first_recommendation(text, tried, total)
 
-    def _show_again(self, old: Run) -> int:
+    def _show_again(self, old: Run, plan: Plan) -> int:
         """Show the result and the page of an earlier run that holds every outcome. Returns the exit
         code."""
         options = self.command.options
-        outcomes = self.resources.history.outcomes(old.id)
+        cases = {
+            c.key: c.case for c in plan.candidates
+        }  # whose numbers of words print as the words
+        stored = self.resources.history.outcomes(old.id)
+        outcomes = [replace(o, case=cases.get(o.key, o.case)) for o in stored]
         result = RunResult(
             old, outcomes, (), self.resources.history.findings(old.id), state="complete"
         )
