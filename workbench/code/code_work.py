@@ -95,8 +95,8 @@ def launch_work(
 def _unroll_counts(
     issued: Issued, regions: Sequence[RegionWork], full: CostWalk
 ) -> dict[int, int] | None:
-    """Return of how many trips of each loop the compiler made one. None where a loop is neither in
-    the machine code nor resolved, or has no access to count trips by."""
+    """Return how many trips of each loop the compiler merged into one. None where a loop is neither
+    in the machine code nor resolved, or has no access to count trips by."""
     loops: dict[int, dict[int, float]] = defaultdict(dict)  # bytes of each access, by loop
     for number, site in full.sites.items():
         loops[_loop_of(site.region)][number] = site.thread_bytes

@@ -91,9 +91,7 @@ class AccessSite:
     argument: str
     region: Region
     thread_bytes: float = 0.0  # of each execution, whatever its mask says
-    waits: int = (
-        0  # of a load: of how many in a row it is the last, each begun after the one before
-    )
+    waits: int = 0  # of a load: itself and the loads before it whose data it needs
     sector_bytes: float = 0.0
     executions: float = 0.0
 
