@@ -156,6 +156,21 @@ def host_blocks(of_a, of_b, of_c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.
     of_c.store([m, n], acc.to(of_c.dtype))
 
 
+@triton.jit
+def one_row_of_tiles(
+    a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PROGRAMS: tl.constexpr
+):
+    across, k = tl.cdiv(N, BN), tl.arange(0, BK)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * across, PROGRAMS, flatten=True):
+        m = tile // across * BM + tl.arange(0, BM)
+        n = tile % across * BN + tl.arange(0, BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for s in range(0, K, BK):
+            left = tl.load(a + m[:, None] * K + s + k[None])
+            acc = tl.dot(left, tl.load(b + (s + k[:, None]) * N + n[None]), acc)
+        tl.store(c + m[:, None] * N + n[None], acc.to(tl.bfloat16))
+
+
 def launched(kernel, grid, *args, contents=None, device=H200, **more):
     """The TTGIR of a launch, with what is known of its arguments."""
     with capture_launches(device) as launches:
@@ -258,6 +273,21 @@ def test_a_loop_that_chooses_its_tiles_trip_by_trip_is_walked_in_turn(M, K, bloc
     assert loop.is_loop and loop.waits == 1
     assert work.programs * loop.executions == -(-M // block) * (K // block)
     assert work.least_bytes == pytest.approx(2 * M * K, rel=0.01)
+
+
+def test_a_persistent_product_of_one_loop_moves_what_its_tiles_hold():
+    """16 tiles of eight steps a program: walked by a few trips, it would read a tile or two."""
+    M = N = 1024
+    K, tile, programs = 512, 64, 16
+    x = empty(M, M, dtype=torch.bfloat16)
+    launch = launched(
+        one_row_of_tiles, (programs,), x, x, x, M, N, K, *[tile] * 3, PROGRAMS=programs, num_warps=4
+    )
+    work = work_of(*launch)
+    loaded = amount(work, "load_bytes") + amount(work, "copy_bytes")
+    assert work.flops == 2 * M * N * K
+    assert loaded == pytest.approx((M // tile) * (N // tile) * (K // tile) * 4 * tile**2, rel=0.02)
+    assert amount(work, "store_bytes") == 2 * M * N
 
 
 def test_sampled_programs_execute_every_loop_that_others_do():

@@ -173,7 +173,7 @@ class ProgramValues:
         """Walk a loop whose end is computed in it."""
         raise NotImplementedError
 
-    def leave(self) -> None:
+    def leave(self, op: Op) -> None:
         """Note that a loop or a branch has ended."""
 
     # Structure
@@ -186,7 +186,7 @@ class ProgramValues:
                 label = re.split("[:(]", op.text)[0].strip()
                 if label in waiting:
                     self.weight = waiting.pop(label)
-                    self.leave()
+                    self.leave(op)
             elif op.name in ENDS:
                 if op.name != "tt.return" or not waiting:
                     return [self.env.get(n) for n in op.operands]
@@ -212,7 +212,7 @@ class ProgramValues:
         """Walk one operation. Raises NotModelled for one that no list here has."""
         if op.name in ("scf.for", "scf.while", "scf.if"):
             {"scf.for": self._repeat, "scf.while": self.loop_until, "scf.if": self._if}[op.name](op)
-            self.leave()
+            self.leave(op)
             return
         rule = VALUES.get(op.word)
         if rule is None and op.word not in UNKNOWN and not op.name.startswith(FLOATS):

@@ -117,8 +117,11 @@ class SampledWalk(ProgramValues):
         part = self._parts.get(self.region)
         return (*self.region, f"after {part}") if part else self.region
 
-    def leave(self) -> None:
-        """Begin another part of the region: a loop or a branch lies between."""
+    def leave(self, op: Op) -> None:
+        """Begin another part of the region: a loop or a branch lies between. What a trip does after
+        a branch overlaps with what it does before."""
+        if self.region and op.name == "scf.if":
+            return
         self._parts[self.region] += 1
         self.runs[self.here()] = self.runs[self.here()] + self.weight
 
@@ -183,12 +186,10 @@ class SampledWalk(ProgramValues):
         return values
 
     def _is_uneven(self, op: Op, head: LoopHead) -> bool:
-        """Return whether blocks of descriptors are at coordinates that a loop chooses trip by
-        trip, as one does that walks the tiles of a persistent program in one row with their steps:
-        its carried integers do not grow evenly."""
+        """Return whether a loop chooses addresses trip by trip, as one does that walks the tiles of
+        a persistent program in one row with their steps: its carried integers do not grow evenly.
+        """
         body = op.regions[0]
-        if not any(each.word.startswith("async_tma") for each in every_op(body)):
-            return False
         known = {name: each for each in body for name in each.results}
         waiting = [
             passed
