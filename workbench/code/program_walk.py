@@ -37,7 +37,7 @@ from workbench.code.ttgir_layouts import Layouts
 
 SLOTS = 6  # trips of a loop that are walked
 MOST_TRIPS = 512  # of a loop whose end is computed in it
-IN_TURN = 128  # trips that are walked of a loop that chooses its blocks trip by trip: 0.4 s
+IN_TURN = 128  # trips that are walked of a loop that chooses its addresses trip by trip: 0.4 s
 Region = tuple[Any, ...]  # the loops around an operation, and the part of the innermost one
 
 # Instructions of a thread for each element that it holds: vector operations, special functions.

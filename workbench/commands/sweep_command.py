@@ -491,7 +491,7 @@ class _OneSize:
         """Show the result and the page of an earlier run that holds every outcome. Returns the exit
         code."""
         options = self.command.options
-        cases = {c.key: c.case for c in plan.candidates}  # numbers of words print as the words
+        cases = {c.key: c.case for c in plan.candidates}  # stored ones print numbers for words
         stored = self.resources.history.outcomes(old.id)
         outcomes = [replace(o, case=cases.get(o.key, o.case)) for o in stored]
         result = RunResult(

@@ -154,8 +154,8 @@ class _PredictedPlace:
 
     def _configs(self, impl: Impl, kernel: CalibratedKernel) -> Iterator[Any]:
         """Yield the configs of an Impl that can run here: those of a calibration and the default.
-        A calibration corrects all configs of an Impl that was not measured alike, so the fastest
-        by the model are enough."""
+        All configs of an Impl that was not measured are corrected by one factor, so the fastest of
+        them by the model are enough."""
         limits, dtype, sizes = self.device.limits, self.dtype, self.sizes
         if impl.work is None:
             return
