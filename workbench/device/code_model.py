@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from workbench.data.record import Predicted, Resources
@@ -244,9 +244,20 @@ class _CodeModel:
         one = self._program_s(resident)
         rounds, rest = divmod(programs, places)
         last = self._program_s(max(1, math.ceil(rest / self._cores))) if rest else 0.0
+        if self.work.rounds is not None and programs <= places:
+            return self._longest_s(math.ceil(programs / self._cores))
         if self.work.rounds is not None:
-            return self.work.rounds * (one if programs >= places else last)
+            return self.work.rounds * one
         return rounds * one + last
+
+    def _longest_s(self, blocks: int) -> float:
+        """Return the seconds of the program with most trips; all begin and end alike."""
+        many = self.work.rounds or 1.0
+        regions = tuple(
+            replace(r, executions=many * r.executions) if r.loop else r for r in self.work.regions
+        )
+        longest = replace(self, work=replace(self.work, regions=regions))
+        return longest._program_s(max(1, blocks))
 
     def _program_s(self, blocks: int) -> float:
         """Return the seconds of one program beside others, `blocks` together on a core."""
