@@ -543,7 +543,7 @@ def test_each_launch_of_a_call_adds_to_its_prediction():
 
 
 def test_the_longest_of_unequal_programs_begins_and_ends_once():
-    """Of 132 programs of a persistent product four have a tile: a mean one has 0.03 of its trips."""
+    """Four of 132 persistent programs have a tile: a mean one has 0.03 of its trips."""
 
     def predicted_s(trips, rounds):
         straight = code_model.RegionWork({"vector": 1e5}, 1.0, False)
