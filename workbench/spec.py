@@ -384,6 +384,10 @@ class Spec:
         once. It is the sum of `bytes_read` and `bytes_written`."""
         return self.bytes_read(sizes, dtype) + self.bytes_written(sizes, dtype)
 
+    def certain_bytes(self, sizes: Sizes, dtype: str) -> int:
+        """Return the bytes below whose time on a device a measured time is impossible."""
+        return self.bytes(sizes, dtype)
+
     def bytes_read(self, sizes: Sizes, dtype: str) -> int:
         """Return the bytes of all inputs, each read once."""
         return _bytes_of(self.inputs.values(), sizes, dtype)
