@@ -316,8 +316,8 @@ class FirstLaunchTask:
                 few = None if live else self._first_programs(workers)
                 accessed = self._accessed_bytes(compilers, call, 0 if few is None else few.first)
                 if few is None or few.whole_s <= WHOLE_S:
-                    found = self._whole(workers, "cuda" if live else "cpu")
-                    return found, None, accessed()
+                    result = self._whole(workers, "cuda" if live else "cpu")
+                    return result, None, accessed()
             with doing(self.console, f"running some of its {few.programs:,} programs"):
                 sample, shares = self._sample(workers, compilers, few)
                 return sample, shares, accessed()
