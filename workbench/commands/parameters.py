@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -32,6 +33,41 @@ METAVARS = {bool: "", tuple[str, ...]: "<str>"}
 
 def _is_list(kind: Any) -> bool:
     return get_origin(kind) is tuple
+
+
+def spare_conversions(command: Any) -> None:
+    """Let a command, and those of a group, convert no value that is not given or is the text that
+    it shall be: Typer's conversion imports Pydantic, 90 ms of a process."""
+    command.get_params = partial(_params, command, command.get_params)  # with `--help`
+    for each in getattr(command, "commands", {}).values():
+        spare_conversions(each)
+
+
+def _params(command: Any, params_of: Callable[[Any], list[Any]], context: Any) -> list[Any]:
+    """Return the parameters of a command, whose values `_value` converts."""
+    annotations = getattr(command.callback, "__annotations__", {})
+    for parameter in (params := params_of(context)):
+        if "process_value" not in vars(parameter):
+            kind = getattr(annotations.get(parameter.name), "__origin__", None)
+            parameter.process_value = partial(_value, parameter, kind, parameter.process_value)
+    return params
+
+
+def _value(
+    parameter: Any, kind: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any
+) -> Any:
+    """Return the value of a parameter of this kind, by Typer's `convert` where it has to be."""
+    is_list = parameter.multiple or parameter.nargs == -1
+    if value is None and not parameter.required:
+        spared = () if is_list else None
+    elif kind in (str, str | None) and isinstance(value, str):
+        spared = value
+    elif kind == list[str] and value and isinstance(value, list | tuple):
+        spared = list(value)
+    else:
+        return convert(context, value)
+    back = parameter.callback
+    return spared if back is None else back(context, parameter, spared)
 
 
 def add_commands(app: typer.Typer, run: Run, shown: str | None) -> None:
