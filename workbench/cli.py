@@ -19,7 +19,7 @@ import typer
 
 from workbench.commands.console import say
 from workbench.commands.options import COMMANDS, Options, module_of, options_of
-from workbench.commands.parameters import add_commands, spare_conversions
+from workbench.commands.parameters import add_commands, skip_conversions
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
@@ -110,7 +110,7 @@ def app_of(shown: str | None = None) -> typer.Typer:
 def _parser(shown: str | None) -> Any:
     """Return the parser of what `app_of` returns."""
     parser = typer.main.get_command(app_of(shown))
-    spare_conversions(parser)
+    skip_conversions(parser)
     return parser
 
 

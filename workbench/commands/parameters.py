@@ -35,39 +35,28 @@ def _is_list(kind: Any) -> bool:
     return get_origin(kind) is tuple
 
 
-def spare_conversions(command: Any) -> None:
-    """Let a command, and those of a group, convert no value that is not given or is the text that
-    it shall be: Typer's conversion imports Pydantic, 90 ms of a process."""
-    command.get_params = partial(_params, command, command.get_params)  # with `--help`
+def skip_conversions(command: Any) -> None:
+    """Let Typer convert only what is given and not text: that imports Pydantic, in 90 ms."""
+    kinds, params_of = getattr(command.callback, "__annotations__", {}), command.get_params
+
+    def params(context: Any) -> Any:
+        for one in (every := params_of(context)):  # with `--help`
+            kind = getattr(kinds.get(one.name), "__origin__", None)
+            one.process_value = partial(_value, one, kind in (str, str | None, list[str]))
+        return every
+
+    command.get_params = params
     for each in getattr(command, "commands", {}).values():
-        spare_conversions(each)
+        skip_conversions(each)
 
 
-def _params(command: Any, params_of: Callable[[Any], list[Any]], context: Any) -> list[Any]:
-    """Return the parameters of a command, whose values `_value` converts."""
-    annotations = getattr(command.callback, "__annotations__", {})
-    for parameter in (params := params_of(context)):
-        if "process_value" not in vars(parameter):
-            kind = getattr(annotations.get(parameter.name), "__origin__", None)
-            parameter.process_value = partial(_value, parameter, kind, parameter.process_value)
-    return params
-
-
-def _value(
-    parameter: Any, kind: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any
-) -> Any:
-    """Return the value of a parameter of this kind, by Typer's `convert` where it has to be."""
-    is_list = parameter.multiple or parameter.nargs == -1
+def _value(parameter: Any, is_text: bool, context: Any, value: Any) -> Any:
     if value is None and not parameter.required:
-        spared = () if is_list else None
-    elif kind in (str, str | None) and isinstance(value, str):
-        spared = value
-    elif kind == list[str] and value and isinstance(value, list | tuple):
-        spared = list(value)
-    else:
-        return convert(context, value)
+        value = () if parameter.multiple or parameter.nargs == -1 else None
+    elif not is_text or value in (None, (), []):
+        return type(parameter).process_value(parameter, context, value)
     back = parameter.callback
-    return spared if back is None else back(context, parameter, spared)
+    return value if back is None else back(context, parameter, value)
 
 
 def add_commands(app: typer.Typer, run: Run, shown: str | None) -> None:
@@ -115,18 +104,13 @@ def _panel_rank(field: Field[Any]) -> int:
     return ("", MORE, FILES).index(field.metadata.get("limits", {}).get("rich_help_panel", ""))
 
 
-def _field_value(value: Any, kind: Any) -> Any:
-    """Return a value of Typer as the options class takes it."""
-    return tuple(value or ()) if _is_list(kind) else value
-
-
 def _add(app: typer.Typer, options: type[Options], run: Run, panel: str | None, bare: bool) -> None:
     """Add the command of an options class to the app, without its parameters if it is `bare`."""
 
     kinds = {} if bare else get_type_hints(options)
 
     def command(**values: Any) -> None:
-        values = {k: _field_value(v, kinds[k]) for k, v in values.items()}
+        values = {k: tuple(v or ()) if _is_list(kinds[k]) else v for k, v in values.items()}
         raise typer.Exit(run(options(**values)))
 
     shown = () if bare else sorted(fields(options), key=_panel_rank)
@@ -174,11 +158,6 @@ def kernels() -> list[str]:
     return [*_modules("kernels"), *sorted(f for f in os.listdir() if f.endswith(".py"))]
 
 
-def sweeps() -> list[str]:
-    """Return the sweeps."""
-    return _modules("sweeps")
-
-
 def devices() -> list[str]:
     """Return the devices."""
     return sorted(f[:-5] for f in os.listdir(ROOT / "devices") if f.endswith(".toml"))
@@ -190,18 +169,13 @@ def runs() -> list[str]:
     return ["last", *sorted(names, reverse=True)[:MOST_RUNS]]
 
 
-def dtypes() -> list[str]:
-    """Return the dtypes of kernels."""
-    return ["bf16", "fp16", "fp32"]
-
-
 # By option, or by command and option where a name means something of its own there.
 _SOURCES: Mapping[str, tuple[Callable[[], Iterable[str]], ...]] = {
     "kernel": (kernels,),
     "spec": (kernels,),
     "device": (devices,),
-    "dtype": (dtypes,),
-    "sweep.name": (kernels, sweeps),
+    "dtype": (lambda: ["bf16", "fp16", "fp32"],),
+    "sweep.name": (kernels, lambda: _modules("sweeps")),
     "report.name": (lambda: REPORTS,),
     "report.runs": (runs,),
     "experiment.name": (lambda: _modules("experiments"),),
