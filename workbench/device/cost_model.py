@@ -63,6 +63,7 @@ class Constants:
 
 CONSTANTS = Constants()
 MODEL = "analytic-4"
+CODE_MODELS = ("code-1", "code-2")  # of `code_model`: from TTGIR alone, and with machine code
 THROUGHPUTS = ("cache", "shared memory", "instructions", "special functions")
 BOUNDS = ("compute", "memory", *THROUGHPUTS, "latency")  # what may bound a time
 LAUNCH_S = 0.7e-6  # of an empty launch in a graph: measured as 0.59 to 0.82 us on an H200
