@@ -346,8 +346,11 @@ def test_a_band_ends_no_lower_than_the_least_bytes_take():
     one = predicted()
     assert E.expected_s(one) == (pytest.approx(66e-6), pytest.approx(140e-6))
     assert E.expected_s(replace(one, bytes=480_000_000))[0] == pytest.approx(1e-4)
-    code = replace(predicted(model="code-1"), bytes=480_000_000)
+    code = predicted(model="code-1")
     assert E.expected_s(code) == (pytest.approx(65e-6), pytest.approx(135e-6))
+    assert E.expected_s(replace(code, bytes=470_000_000))[0] == pytest.approx(47e-5 / 4.8)
+    partly_read = replace(code, bytes=490_000_000)  # or it would take longer than it is predicted
+    assert E.expected_s(partly_read)[0] == pytest.approx(65e-6)
     assert E.expected_s(replace(one, timing=synthetic.measured(1e-4))) is None
     assert E.expected_s(predicted(shortest_s=1e-5, longest_s=2e-4)) is None
     assert E.expected_s(predicted(device="a100")) is E.expected_s(predicted(device="none")) is None

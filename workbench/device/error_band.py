@@ -97,15 +97,17 @@ def band_words(record: Record) -> str:
 
 def expected_s(record: Record) -> tuple[float, float] | None:
     """Return the seconds between which a measured time of a predicted record is expected: the
-    prediction times the ends of its band, but no less than the roofline bound of declared work.
-    None for a measured record, for a prediction that is an interval of its own, and where the
-    device was never compared."""
+    prediction times the ends of its band, but no less than the roofline bound. None for a measured
+    record, for a prediction that is an interval of its own, and where the device was never
+    compared."""
     timing = record.timing
     if isinstance(timing, Measured) or timing.interval_s is not None or is_bound(record):
         return None
     device, least_s = _find_device(record.case.device), 0.0
-    if device and "code" not in kind_of(record):  # a function may read less than its tensors hold
+    if device:
         least_s = bound_s(device, record.bytes, record.flops, record.case.dtype)
+    if "code" in kind_of(record) and least_s > record.time_s:
+        least_s = 0.0  # a function may read less than its tensors hold
     return ends_of(band_of(record), record.time_s, least_s)
 
 
