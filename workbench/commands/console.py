@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -261,7 +261,7 @@ class SweepConsole:
 
     def portfolio(self, chosen: Portfolio, file: Path) -> None:
         """Print the smallest set of configs that serves all sizes, and the config for each size."""
-        from rich.table import Table
+        from workbench.reports.tables import text_table
 
         many, sizes = len(chosen.members), len(chosen.served)
         least = "" if chosen.exact else " (a smaller set may exist: the search was cut short)"
@@ -271,12 +271,12 @@ class SweepConsole:
             f"the first pass{least}.",
             style="bold",
         )
-        table = Table(box=None, pad_edge=False)
-        for heading in ("sizes", "config", "off its best"):
-            table.add_column(heading, justify="right" if heading.startswith("off") else "left")
-        for size, served in chosen.served.items():
-            table.add_row(size, served.member, f"{100 * (served.ratio - 1):.1f} %")
-        self.console.print(table)
+        rows = (
+            (size, served.member, f"{100 * (served.ratio - 1):.1f} %")
+            for size, served in chosen.served.items()
+        )
+        heads = ("sizes", "config", "off its best")
+        self.console.print(text_table(heads, rows, heads[-1:]))
         self.console.print(f"portfolio  {file}", soft_wrap=True)
 
     def _draw(self) -> Text:
@@ -498,22 +498,3 @@ def plan_line(run: Run, from_code: bool = False) -> str:
             f"Triton's interpreter, timed {model}. {error}"
         )
     return f"Times are measured on {run.environment.gpu or run.device}."
-
-
-def print_cells(
-    console: Console,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    right: Collection[str],
-) -> None:
-    """Print rows below their headings; the columns of the headings in `right` to the right."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        justify: Any = "right" if heading in right else "left"
-        table.add_column(heading, justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)

@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -29,6 +28,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.data.clock import epoch_of, is_id
+from workbench.data.closing import Closing
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.files import history_file
@@ -287,7 +287,7 @@ def open_history(url: str | None = None, reading: bool = False) -> History:
     return history
 
 
-class History:
+class History(Closing):
     """Runs and outcomes in a database; see `open_history`. Every method may raise HistoryError.
 
     A damaged row is left out of what a method returns, and `damaged` counts it.
@@ -309,17 +309,6 @@ class History:
     def close(self) -> None:
         """Close the connections. Everything is committed already."""
         self._engine.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Writing
 
