@@ -381,7 +381,7 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "samples": view.samples and _plain_samples(view.samples),
         "partitions": None if code.partitions is None else _plain_partitions(code),
         "warnings": [{"number": number, "text": text} for number, text in code.warnings],
-        "matches": _plain_matches(view.matches),
+        "matches": [{"index": i, "address": op.address, "text": op.text} for i, op in view.matches],
         "comparison": None if known is None else asdict(known),
         "notes": list(code.notes),
     }
@@ -425,7 +425,3 @@ def _plain_samples(samples: StallSamples) -> dict[str, Any]:
             if n
         ],
     }
-
-
-def _plain_matches(matches: Sequence[tuple[int, Any]]) -> list[dict[str, Any]]:
-    return [{"index": i, "address": op.address, "text": op.text} for i, op in matches]

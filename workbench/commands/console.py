@@ -352,7 +352,6 @@ def doing(console: Console, message: str) -> Iterator[None]:
         console.print(message, soft_wrap=True)
         yield
         return
-    from rich.live import Live
     from rich.text import Text
 
     started = time.monotonic()
@@ -363,15 +362,11 @@ def doing(console: Console, message: str) -> Iterator[None]:
         text.truncate(console.width - 1, overflow="ellipsis")
         return text
 
-    with Live(
-        get_renderable=line,
-        console=console,
-        refresh_per_second=5,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ):
+    live = start_live(console, line)
+    try:
         yield
+    finally:
+        live.stop()
 
 
 def breakdown_line(breakdown: TimeBreakdown) -> str:

@@ -194,7 +194,7 @@ class ExperimentCommand:
                 tested = begin(prepared, backend)
                 if not recorder.has_begun:  # ceilings that were measured before go first
                     recorder.begin({**tested, **recorder.run.ceilings})
-                results = time_variants(prepared, recorder.run, backend)
+                results, _ = timed_in_states(prepared, recorder.run, backend)
             for result in results.values():
                 keep_variant(result, recorder)
             whole = replace(context, ceilings=recorder.run.ceilings)
@@ -380,11 +380,6 @@ def begin(prepared: Prepared, backend: Backend) -> dict[str, dict[str, Any]]:
             with suppress(RuntimeError):
                 return backend.begin(problem)
     return {}
-
-
-def time_variants(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantResult]:
-    """Return the result of each variant, by name."""
-    return timed_in_states(prepared, run, backend)[0]
 
 
 def timed_in_states(

@@ -79,18 +79,13 @@ def _panel_rank(field: Field[Any]) -> int:
     return ("", MORE, FILES).index(field.metadata.get("limits", {}).get("rich_help_panel", ""))
 
 
-def _field_value(value: Any, kind: Any) -> Any:
-    """Return a value of Typer as the options class takes it."""
-    return tuple(value or ()) if _is_list(kind) else value
-
-
 def _add(app: typer.Typer, options: type[Options], run: Run, panel: str | None, bare: bool) -> None:
     """Add the command of an options class to the app, without its parameters if it is `bare`."""
 
     kinds = {} if bare else get_type_hints(options)
 
     def command(**values: Any) -> None:
-        values = {k: _field_value(v, kinds[k]) for k, v in values.items()}
+        values = {k: tuple(v or ()) if _is_list(kinds[k]) else v for k, v in values.items()}
         raise typer.Exit(run(options(**values)))
 
     shown = () if bare else sorted(fields(options), key=_panel_rank)

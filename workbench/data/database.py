@@ -295,16 +295,11 @@ class History(Closing):
 
     def __init__(self, engine: sa.Engine, name: str, reading: bool = False) -> None:
         self._engine = engine
-        self._name = name
+        self.name = name  # in messages, without a password: `the history /folder/history.db`
         self._reading_only = reading
         self._absent: frozenset[str] = frozenset()  # tables of later versions, when only reading
         self.damaged = 0
         self.exists = True  # False if there is none yet, and an empty one is read in its place
-
-    @property
-    def name(self) -> str:
-        """Name in messages, without a password: `the history /folder/history.db`."""
-        return self._name
 
     def close(self) -> None:
         """Close the connections. Everything is committed already."""
@@ -321,7 +316,7 @@ class History(Closing):
         """Store how a run ended. Raises HistoryError where there is no such run."""
         with self._writing() as db:
             if not _set_state(db, run_id, state):
-                raise HistoryError(f"{self._name} holds no run {run_id}; add the run first")
+                raise HistoryError(f"{self.name} holds no run {run_id}; add the run first")
 
     def add(self, *entries: Entry) -> None:
         """Store entries of runs in one transaction; it is committed on return. The same entry twice
@@ -371,7 +366,7 @@ class History(Closing):
 
     def _another(self, run_id: str) -> HistoryError:
         return HistoryError(
-            f"{self._name} holds another run with the id {run_id}; give this one a new id"
+            f"{self.name} holds another run with the id {run_id}; give this one a new id"
         )
 
     def _import(self, db: sa.Connection, events: Sequence[Event]) -> int:
@@ -455,7 +450,7 @@ class History(Closing):
                 return cast(Run, run)
         if exact is not None or result:
             raise HistoryError(
-                f"the row of the run {which} in {self._name} is damaged; import its events file "
+                f"the row of the run {which} in {self.name} is damaged; import its events file "
                 "into a new history"
             )
         raise HistoryError(self._no_run(which, []))
@@ -720,7 +715,7 @@ class History(Closing):
         version = db.scalar(sa.select(sa.func.max(_SCHEMA.c.version)))
         if not isinstance(version, int) or version > SCHEMA:
             raise HistoryError(
-                f"{self._name} has schema {version}, and this workbench knows schemas up to "
+                f"{self.name} has schema {version}, and this workbench knows schemas up to "
                 f"{SCHEMA}; upgrade the workbench, or choose another history"
             )
 
@@ -728,7 +723,7 @@ class History(Closing):
         taken = sorted(tables & set(_METADATA.tables))
         if taken:
             raise HistoryError(
-                f"{self._name} has a table {taken[0]!r} that the workbench did not make; "
+                f"{self.name} has a table {taken[0]!r} that the workbench did not make; "
                 "choose an empty database"
             )
 
@@ -751,7 +746,7 @@ class History(Closing):
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         if self._reading_only:
-            raise HistoryError(f"{self._name} was opened to be read; open it without `reading`")
+            raise HistoryError(f"{self.name} was opened to be read; open it without `reading`")
         with self._guard("write"), self._engine.execution_options(writes=True).begin() as db:
             yield db
 
@@ -766,15 +761,15 @@ class History(Closing):
             yield
         # sqlite3.Error: from statements that bypass SQLAlchemy. ValueError: a damaged payload.
         except (SQLAlchemyError, sqlite3.Error, ValueError) as error:
-            raise HistoryError(f"cannot {verb} {self._name}: {_reason(error)}") from None
+            raise HistoryError(f"cannot {verb} {self.name}: {_reason(error)}") from None
 
     def _no_run(self, which: str, several: Sequence[str]) -> str:
         if several:
             shown = ", ".join(several[:3]) + (", ..." if len(several) > 3 else "")
             return f"several runs begin with {which!r} ({shown}); give more of the id"
         if which == "last":
-            return f"{self._name} holds no run yet; start one, or import an events file"
-        return f"{self._name} holds no run {which!r}; list the runs to see their ids"
+            return f"{self.name} holds no run yet; start one, or import an events file"
+        return f"{self.name} holds no run {which!r}; list the runs to see their ids"
 
 
 _NEWEST_RUN = (_RUNS.c.started_epoch_s.desc(), _RUNS.c.id.desc())

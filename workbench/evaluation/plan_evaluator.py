@@ -162,8 +162,9 @@ class PlanEvaluator:
         if self._task is not None:
             data, entry = self._task.audited_text, self._task.entry
         texts = {(Path(path).name, text) for path, text in sources.items()}
+        package = Path(catalog.__file__).parents[1]
         for path, text in others:
-            if (Path(path).name, text) not in texts and not _is_of_package(path):
+            if (Path(path).name, text) not in texts and not Path(path).is_relative_to(package):
                 return f"it imports {Path(path).name}, which is none of the Spec's files"
         task = self._processes.builders.submit(
             opaque_reason, data, defined, entry, timeout_s=COMPILE_TIMEOUT_S
@@ -488,10 +489,6 @@ def plain_layouts(
         )
         for at in every
     )
-
-
-def _is_of_package(path: str) -> bool:
-    return Path(path).is_relative_to(Path(catalog.__file__).parents[1])
 
 
 def _trusted_names(spec: str, sources: Mapping[str, bytes]) -> dict[str, frozenset[str]]:

@@ -409,7 +409,8 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
     timing, place = winner.timing, _place(run, winner, records)
     if isinstance(timing, Predicted):
         more = assumptions() if timing.model == apple_model.MODEL else []
-        return [("Model", timing.model), (_bound_head(result), timing.bound), *more]
+        bound = "Winner bound by" if result.is_ranked else "Bound by"
+        return [("Model", timing.model), (bound, timing.bound), *more]
     shown = [
         ("Regime", f"{timing.regime}: {_REGIMES[timing.regime]}"),
         ("Clock state", f"{timing.state}: {_STATES[timing.state]}"),
@@ -440,10 +441,6 @@ def _place(run: Run, winner: Record, records: Sequence[Record]) -> list[tuple[st
         ("Measured on", f"{winner.gpu or run.gpu}{more}"),
         ("Library references", f"{figures}; {rule}"),
     ]
-
-
-def _bound_head(result: Selection) -> str:
-    return "Winner bound by" if result.is_ranked else "Bound by"
 
 
 _REGIMES = {

@@ -102,7 +102,7 @@ class Spread:
             self._waiting.extend(jobs)
             self._change.notify_all()
         try:
-            while self._has_jobs:
+            while self._waiting or self._running:
                 self._look()
                 self._look_for_gpus()
                 with self._change:
@@ -115,10 +115,6 @@ class Spread:
     @property
     def _ending(self) -> bool:
         return self._over or self._cluster.stopping
-
-    @property
-    def _has_jobs(self) -> bool:
-        return bool(self._waiting or self._running)
 
     def _end(self) -> None:
         """Let the threads end: those that wait for a job or join, and those that run one where jobs
