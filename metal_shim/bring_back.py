@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from metal_shim.check import run_command
+from metal_shim.rehearsal import REHEARSED, RehearsalDriver, SameProcess
 from workbench.backend.metal.emulated import require_emulator
 from workbench.backend.metal.metal import MetalLive, NoMetal
 from workbench.commands.bring_back import BringBackPlan, bring_back
 from workbench.data.exits import PASSED
 from workbench.device.hardware import metal_device
-from workbench.measurement.rehearsal import REHEARSED, RehearsalDriver, SameProcess
 
 REHEARSAL = BringBackPlan(kernels=("softmax", "matmul"), checked_kernels=("softmax",), sizes=1)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from metal_shim import rehearsal
 from workbench.measurement import (
     back_to_back,
     bench,
@@ -21,7 +22,6 @@ from workbench.measurement import (
     packed,
     probe,
     reference,
-    rehearsal,
     rounds,
     stream,
     transfers,

@@ -108,7 +108,7 @@ class _Cleaning:
         return [_Clean([part]) for part in renderables]
 
 
-def plain_console(stderr: bool = False, width: int | None = None) -> Console:
+def plain_console(stderr: bool = False) -> Console:
     """Return a console that interprets neither markup nor control characters, which the compiler's
     messages and imported data could contain. A file or a pipe gets a width of 240 columns, so that
     nothing is truncated."""
@@ -121,10 +121,8 @@ def plain_console(stderr: bool = False, width: int | None = None) -> Console:
         # Kernels of Jupyter set FORCE_COLOR, but what goes to a caller is text.
         plain |= {"file": to.output, "force_terminal": False}  # type: ignore[dict-item]
     console = Console(**plain)  # type: ignore[arg-type]
-    if width is None and not console.is_terminal:
-        width = 240
-    if width is not None:
-        console = Console(**plain, width=width)  # type: ignore[arg-type]
+    if not console.is_terminal:
+        console = Console(**plain, width=240)  # type: ignore[arg-type]
     console.push_render_hook(_Cleaning())  # type: ignore[arg-type]
     return console
 

@@ -246,7 +246,6 @@ class RunFacts:
 
     id: str
     started_s: float
-    environment_id: str
     environment: Environment
 
 
@@ -504,7 +503,7 @@ class History(Closing):
         for run, started_s, environment in rows:
             environment_facts = loaded.get(environment)
             if environment_facts is not None and isinstance(started_s, (int, float)) and is_id(run):
-                runs[run] = RunFacts(run, float(started_s), environment, environment_facts)
+                runs[run] = RunFacts(run, float(started_s), environment_facts)
             elif environment_facts is not None:  # a damaged environment is counted already
                 self.damaged += 1
         return runs

@@ -80,6 +80,14 @@ def reason_of(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
+def readable_text(path: Path) -> str | None:
+    """Return the text of a file, or None where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
 def real_path(path: Path) -> Path:
     """Return a path without links. Of links that lead to one another it stays as it is, where
     `Path.resolve` raises in Python 3.11 and 3.12."""

@@ -41,7 +41,7 @@ from workbench.data.selection import (
 from workbench.data.units import amount, rough, unit_of, whole_percent
 from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, origin_of, state_of
-from workbench.device.error_band import NEVER, expected_s, expected_words, factor_words
+from workbench.device.error_band import NEVER, expected_s, expected_words
 from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
@@ -106,7 +106,6 @@ def page(
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
         model=_model(records, stand),
         best_band=bool(result.is_ranked and result.winner and expected_s(result.winner)),
-        band=factor_words(r for r in records if not interval_of(r)),
         headline=headline(result),
         remarks=[f"{words[:1].upper()}{words[1:]}." for words in remarks(result) if words],
         result=result,
