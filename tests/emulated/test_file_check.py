@@ -138,7 +138,7 @@ def test_a_finding_has_the_line_of_the_file(file):
 @pytest.mark.parametrize(
     ("kernel", "values", "constants", "says"),
     [
-        ("drawn", {"y": "1"}, {}, "Metal has texture2d, which image is; the emulator lacks it"),
+        ("drawn", {"y": "1"}, {}, "image is a texture2d; the emulator does not support it"),
         ("missing", {}, {}, "no kernel missing; name one of .*: scale_f32, scale_f16"),
         ("", {}, {}, "has the kernels scale_f32, .*; choose one with --kernel"),
         ("scale_f32", SCALED, {}, "the function constant negative has no value"),

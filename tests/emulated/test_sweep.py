@@ -214,7 +214,7 @@ def test_what_is_wrong_has_a_sentence_and_no_time(run, tmp_path, capsys):
     assert failed["wrong"][0] == "check"
     assert failed["nothing"] == (
         "refused",
-        "the launcher of double.nothing launches no Metal kernel",
+        "the launcher of double.nothing does not launch a Metal kernel",
     )
     assert failed["wide"][0] == "refused" and "2048 threads in a threadgroup" in failed["wide"][1]
     assert cli.main(["sweep", "block_size", "--kernel", str(path), "--device", "h200"]) == 2

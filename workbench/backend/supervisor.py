@@ -195,7 +195,7 @@ class _Supervisor:
             name = signal.Signals(number).name
             self._kill(
                 f"stopped: the command went on for {ENDING_S:.0f} s after {name} and was killed; "
-                "what it had stored is kept, so run it again for the rest."
+                "its stored results are kept, so run it again for the rest."
             )
 
     def _kill(self, reason: str) -> None:

@@ -244,7 +244,7 @@ def check_mac(options: ExperimentOptions, experiment: Experiment) -> None:
     if experiment.runs and not experiment.is_emulated:
         raise ExperimentError(
             f"{title_of(str(options.name))} times Triton kernels or by the host's clock, and a Mac "
-            f"has neither, as a call of MLX launches nothing yet; name one of {_metal_names()}."
+            f"has neither, since MLX returns before the launch; name one of {_metal_names()}."
         )
 
 

@@ -55,7 +55,7 @@ def print_trace(console: Console, summary: TraceSummary, findings: Sequence[Find
 def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print the word of each device, and the first rules that hold with what they may give back."""
     for finding in findings:
-        if not finding.rule and finding.word not in ("no timeline", "host alone"):
+        if not finding.rule and finding.word not in ("no timeline", "host only"):
             console.print(f"{finding.word}. {finding.sentence}", style="bold", soft_wrap=True)
     ruled = [finding for finding in findings if finding.rule]
     for finding in ruled[:FINDINGS]:

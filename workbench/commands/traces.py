@@ -204,7 +204,7 @@ def findings_of(
     yield from _call_findings(summary.trace, run, facts)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
-        yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
+        yield _finding(run, "host only", text, tuple(_ranges(summary.host_ranges)))
     if not summary.devices and summary.lacks:
         yield _finding(run, INCOMPLETE, incomplete_sentence(summary.lacks), ())
     if not summary.devices and summary.rows:

@@ -82,9 +82,9 @@ def headline(result: Selection) -> str:
         return sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     if winner.default:
-        return f"{name}: what runs today"
+        return f"{name}: the current config"
     if result.default is not None:
-        return f"{name}: {result.default.ratio:.2f}x what runs today"
+        return f"{name}: {result.default.ratio:.2f}x the current config"
     if not result.baselines:
         return name
     library = result.baselines[0]

@@ -135,7 +135,7 @@ class Spread:
             self._cluster.scheduler_lost()
             self.say(
                 f"The scheduler {self._cluster.place} does not answer; waiting up to "
-                f"{SCHEDULER_S:.0f} s for it. What was obtained is stored."
+                f"{SCHEDULER_S:.0f} s for it. The results so far are stored."
             )
             try:
                 self._cluster.reconnect()
@@ -169,7 +169,7 @@ class Spread:
                 f"The scheduler {self._cluster.place} has no worker with a GPU; start one there: "
                 'dask worker ADDRESS --resources "GPU=1".'
             )
-        self.say("No GPU is left; what was obtained is stored, and the same command goes on.")
+        self.say("No GPU is left; the results are stored, and the same command continues.")
         raise KeyboardInterrupt
 
     # In the thread of a worker
@@ -248,7 +248,7 @@ class Spread:
         if job.moves > MOVES:
             self._errors.append(
                 WorkbenchError(
-                    f"{job.title} lost its worker {job.moves} times; what was obtained is stored. "
+                    f"{job.title} lost its worker {job.moves} times; its results are stored. "
                     "See the logs of the workers."
                 )
             )
