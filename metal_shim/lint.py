@@ -168,9 +168,7 @@ def _header(text: Text) -> Iterator[LintFinding]:
     for i, word in enumerate(text.words):
         declared = word == "threadgroup" and text.word(i + 1) in text.types
         if declared and text.word(i + 2).isidentifier() and text.word(i + 3) in ("[", ";", "="):
-            sentence = (
-                f"`{text.word(i + 2)}` is threadgroup memory, which only the body can declare"
-            )
+            sentence = f"`{text.word(i + 2)}` is threadgroup memory; declare it in the body"
             yield _finding(text, i, LintRule.THREADGROUP, sentence)
         elif word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
             sentence = f"MLX adds {word} only to the body; pass it as an argument"

@@ -185,7 +185,7 @@ def test_a_whole_kernel_runs_as_it_is_and_names_its_lines():
     [
         (WHOLE, "the function constant doubled has no value"),
         ("void plain() {}", "no kernel shifted"),
-        (WHOLE.replace("lid [[thread_index_in_threadgroup]]", "lid [[amplification_id]]"), "gives"),
+        (WHOLE.replace("lid [[thread_index_in_threadgroup]]", "lid [[amplification_id]]"), "takes"),
     ],
 )
 def test_a_text_that_is_no_whole_kernel_is_one_sentence(text, says):

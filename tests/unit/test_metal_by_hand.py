@@ -87,7 +87,7 @@ def test_threadgroup_memory_and_mlx_names_in_a_header_are_named():
         "threadgroup float* d;\nthreadgroup Mine e;\nvoid f(threadgroup float& g);\n"
         "thread_index_in_simdgroup;\n[[thread_index_in_simdgroup]];\nx_shape; y_shape; z_ndim;"
     )
-    memory = "is threadgroup memory, which only the body can declare"
+    memory = "is threadgroup memory; declare it in the body"
     add = "MLX adds {} only if the body names it; pass it as an argument"
     assert said(header, inputs=("x", "z")) == [
         *(f"header line {n}: `{name}` {memory}" for n, name in ((1, "a"), (2, "b"), (3, "c"))),

@@ -140,7 +140,7 @@ class PlanEvaluator:
             reason = plan if isinstance(plan, str) else ""
             return PlanEvaluation(results, reason or opaque or "", hidden_sizes=hidden)
         if any(s.options.get("launch_cooperative_grid") for c in plan.calls for s in _steps(c)):
-            reason = "its programs wait for each other, which no interpreter lets them"
+            reason = "its programs wait for each other; the interpreter cannot run them"
             missing = fail_rules(Refusal("check", reason))
             return PlanEvaluation([*results, *missing], hidden_sizes=hidden, plan=plan.digest)
         replayed = self._write_plan(plan, submission, facts)
@@ -165,7 +165,7 @@ class PlanEvaluator:
         package = Path(catalog.__file__).parents[1]
         for path, text in others:
             if (Path(path).name, text) not in texts and not Path(path).is_relative_to(package):
-                return f"it imports {Path(path).name}, which is none of the Spec's files"
+                return f"it imports {Path(path).name}, which is not a file of the Spec"
         task = self._processes.builders.submit(
             opaque_reason, data, defined, entry, timeout_s=COMPILE_TIMEOUT_S
         )
@@ -394,7 +394,7 @@ class _Replayed:
         name = self.replay_file[1][new[0][0]]
         flags = ", ".join(f"{n}={v}" for n, v in new[0][1])
         what = f"{name} with {flags}" if flags else name
-        return f"the sizes to time launch {what}, which no computed size does"
+        return f"only the sizes to time launch {what}"
 
 
 def _is_late(compiled: Any) -> bool:
