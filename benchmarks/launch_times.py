@@ -1,13 +1,17 @@
 """Times of a kernel's configs at drawn sizes, by which a launch with nothing tuned chooses.
 
     python benchmarks/launch_times.py softmax reduce --count 100 --limit 300    on a GPU
+    python benchmarks/launch_times.py matmul --sizes M=96,N=6144,K=4096         on a GPU
+    python benchmarks/launch_times.py --predict                                 anywhere
     python benchmarks/launch_times.py --check                                   anywhere
 
 The configs are those of the kernel's table, or else those within 12 % of the best at any size of
-data/ops_choice_h100.json.xz. All are compiled first, by a process for each core; then each is timed
-on cold data: of 5 samples of a graph of 0.12 ms the median. After each size the table is written
-with what was timed, by default over the one that comes with the workbench. `--check` takes each
-size out of its table in turn, and compares the config that the others choose with the best one.
+data/ops_choice_h100.json.xz. All are compiled for every size first, on all cores of the host. Each
+is then timed on cold data: of 5 samples of a graph of 0.12 ms the median. After each size the table
+is written with what was timed, by default over the one that comes with the workbench. `--predict`
+adds the analytic model's prediction to each cell where that chooses better configs, and removes it
+elsewhere. `--check` takes each size out of its table in turn, and compares the config that the
+others choose with the best one.
 """
 
 from __future__ import annotations
@@ -36,8 +40,10 @@ from workbench import catalog
 from workbench.data.environment import fingerprint
 from workbench.device import hardware
 from workbench.device.bounds import cache_bytes
-from workbench.device.calibration import numbers_text
-from workbench.device.launch_times import LAUNCHES, LaunchTimes, launch_times
+from workbench.device.calibration import numbers_text, plain_numbers
+from workbench.device.cost_model import guess_seconds
+from workbench.device.hardware import device_named
+from workbench.device.launch_times import LAUNCHES, LaunchTimes, launch_times, parse_table
 from workbench.spec import Impl
 from workbench.tuner.design import halton
 
@@ -46,6 +52,7 @@ NEAR_BEST = 1.12
 WIDEST = 2**27  # elements of a tensor of rows, at most
 GRAPH_S, WINDOW_S, SAMPLES = 1.2e-4, 2e-3, 5
 SLOW = 3.0  # times the best so far: not timed
+MODEL_OF = "h200"  # the device whose model a table's times are compared with
 Times = dict[tuple[str, str], float]  # microseconds by Impl and config
 
 
@@ -101,18 +108,16 @@ def launches(kernel: str, sizes: Sizes) -> Iterator[tuple[tuple[str, str], Impl,
 
 
 def compile_all(job: tuple[str, Sizes]) -> str:
-    """Launch every config of a kernel once, for its machine code. Returns the first error."""
+    """Launch every config of a kernel once, for its machine code, which can depend on every size.
+    Returns the first error."""
     import torch
 
     from workbench.measurement import inputs
 
     kernel, sizes = job
-    few = dict(sizes)
-    if sizes.get("M", 0) > 64:  # code is made for multiples of 16, and for others
-        few["M"] = 65 if sizes["M"] % 16 else 64
     message = ""
     try:
-        given = inputs.make(catalog.spec_of(kernel), few, dtype_of(kernel), "cuda", 0)
+        given = inputs.make(catalog.spec_of(kernel), sizes, dtype_of(kernel), "cuda", 0)
         for _, impl, config in launches(kernel, sizes):
             try:
                 impl(*given, config=config)
@@ -123,14 +128,6 @@ def compile_all(job: tuple[str, Sizes]) -> str:
         message = repr(error)[:200]
     torch.cuda.empty_cache()
     return message
-
-
-def code_key(job: tuple[str, Sizes]) -> tuple[object, ...]:
-    """Return what the machine code at a problem's sizes depends on."""
-    kernel, sizes = job
-    extents = list(sizes.values())
-    exact = (extents[-1] - 1).bit_length() if len(extents) == 2 else sizes.get("r")
-    return (kernel, exact, *((x % 16 == 0, x == 1) for x in extents))
 
 
 def time_configs(kernel: str, sizes: Sizes) -> Times:
@@ -161,8 +158,9 @@ def time_configs(kernel: str, sizes: Sizes) -> Times:
 
 
 def write_table(
-    path: Path, about: Mapping[str, str], lines: Sequence[tuple[Sizes, str, Times]]
-) -> None:
+    path: Path, about: Mapping[str, str], lines: Sequence[tuple[Sizes, str, Times]],
+    predicted: Sequence[Times] = (),
+) -> None:  # fmt: skip
     """Write a kernel's table, whole or not at all. Equal tables are equal files."""
     from workbench.data.files import write_file
 
@@ -171,50 +169,86 @@ def write_table(
     text.writelines(f"# {name}: {words}\n" for name, words in about.items())
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["sizes", "dtype", *(" ".join(key) for key in keys)])
-    for sizes, dtype, times in lines:
-        cells = (f"{times[key]:.4g}" if key in times else "" for key in keys)
+    for n, (sizes, dtype, times) in enumerate(lines):
+        cells = [f"{times[key]:.4g}" if key in times else "" for key in keys]
+        if predicted:
+            model = [f" {predicted[n][key]:.4g}" if key in times else "" for key in keys]
+            cells = [cell + more for cell, more in zip(cells, model, strict=True)]
         table.writerow([numbers_text(sizes), dtype, *cells])
     write_file(path, gzip.compress(text.getvalue().encode(), mtime=0), make_folder=True)
 
 
 def read_table(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Times]]]:
-    """Return the head of a kernel's table and its lines."""
+    """Return the head of a kernel's table, without what is said of predictions, and its lines."""
     table = launch_times("sm_90", kernel)
     if table is None:
         return {}, []
     keys = [(name, numbers_text(numbers)) for name, numbers in table.configs]
     rows = zip(table.sizes, table.dtypes, table.us.tolist(), strict=True)
-    return dict(table.metadata), [
+    return {name: words for name, words in table.metadata.items() if name != "predicted"}, [
         (dict(sizes), dtype, {k: us for k, us in zip(keys, times, strict=True) if us == us})
         for sizes, dtype, times in rows
     ]
 
 
-def measure(kernels: Sequence[str], first: int, count: int, limit_s: float, folder: Path) -> None:
-    """Time the kernels at their sizes number `first` and on, one of each in turn."""
+def compile_and_time(jobs: Sequence[tuple[str, Sizes]], limit_s: float) -> Iterator[Times]:
+    """Yield the times of one job after the other, until the time is over."""
     until = time.monotonic() + limit_s
-    jobs = [(kernel, sizes_of(kernel, first + n)) for n in range(count) for kernel in kernels]
-    one_each = list({code_key(job): job for job in jobs}.values())
-    with multiprocessing.get_context("spawn").Pool(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        for message in filter(None, pool.imap_unordered(compile_all, one_each)):
+    with multiprocessing.get_context("spawn").Pool(max(1, os.cpu_count() or 2)) as pool:
+        for message in filter(None, pool.imap_unordered(compile_all, jobs)):
             say(message)
+    for kernel, sizes in jobs:
+        if time.monotonic() > until:
+            say("the time is over")
+            return
+        times = time_configs(kernel, sizes)
+        say(f"{kernel} {numbers_text(sizes)}: {len(times)} configs")
+        yield times
+
+
+def measure(jobs: Sequence[tuple[str, Sizes]], limit_s: float, folder: Path, command: str) -> None:
+    """Time the kernels of the jobs at their sizes, and add the times to their tables."""
     environment = fingerprint(None, None)
     about = {
         "gpu": environment.gpu or "", "date": time.strftime("%Y-%m-%d"),
         "versions": ", ".join(f"{n} {environment.versions[n]}" for n in ("torch", "triton")),
         "unit": "microseconds, median of cold calls in a graph",
-        "source": f"benchmarks/launch_times.py {' '.join(kernels)} --first {first}",
+        "source": f"benchmarks/launch_times.py {command}",
     }  # fmt: skip
-    tables = {kernel: read_table(kernel)[1] for kernel in kernels}
-    for kernel, sizes in jobs:
-        if time.monotonic() > until:
-            say("the time is over")
-            break
-        times = time_configs(kernel, sizes)
+    tables = {kernel: read_table(kernel)[1] for kernel, _ in jobs}
+    for (kernel, sizes), times in zip(jobs, compile_and_time(jobs, limit_s), strict=False):
         if times:
-            tables[kernel].append((sizes, dtype_of(kernel), times))
+            others = [line for line in tables[kernel] if line[:2] != (sizes, dtype_of(kernel))]
+            tables[kernel] = [*others, (sizes, dtype_of(kernel), times)]
             write_table(folder / f"{kernel}.csv.gz", about, tables[kernel])
-        say(f"{kernel} {numbers_text(sizes)}: {len(times)} configs")
+
+
+def predict_times(kernel: str, sizes: Sizes, dtype: str, times: Times) -> Times:
+    """Return what the model predicts before compiling for the configs that were timed."""
+    impls = {impl.name: impl for impl in catalog.spec_of(kernel).impls}
+    device, predicted = device_named(MODEL_OF), Times()
+    for name, text in times:
+        impl = impls[name]
+        config = impl.config(**plain_numbers(text))
+        predicted[name, text] = 1e6 * guess_seconds(impl, config, device, dtype, sizes)
+    return predicted
+
+
+def add_predictions(kernel: str, folder: Path) -> None:
+    """Write a kernel's table with the model's predictions if they choose better configs at sizes
+    that are left out, and without them otherwise."""
+    head, lines = read_table(kernel)
+    predicted = [predict_times(kernel, *line) for line in lines]
+    model_head = {**head, "predicted": f"microseconds by the model before compiling, {MODEL_OF}"}
+    path, errors = folder / f"{kernel}.csv.gz", []
+    for about, model in ((head, []), (model_head, predicted)):
+        write_table(path, about, lines, model)
+        over = left_out(parse_table(path))
+        errors.append(sum(map(math.log, over)) / max(1, len(over)))
+    if errors[0] <= errors[1]:
+        write_table(path, head, lines)
+    launch_times.cache_clear()
+    say(f"{kernel}: off by {errors[0]:.1%} without the model, {errors[1]:.1%} with it")
 
 
 def left_out(table: LaunchTimes) -> list[float]:
@@ -222,13 +256,21 @@ def left_out(table: LaunchTimes) -> list[float]:
     ratios = []
     for n, sizes in enumerate(table.sizes):
         rest = [m for m in range(len(table.sizes)) if m != n]
+        model = table.predicted_us
         others = replace(
             table, sizes=[table.sizes[m] for m in rest], dtypes=[table.dtypes[m] for m in rest],
-            us=table.us[rest],
+            us=table.us[rest], predicted_us=None if model is None else model[rest],
         )  # fmt: skip
-        cells = zip(table.configs, table.us[n], strict=True)
-        here = {(name, numbers_text(knobs)): us for (name, knobs), us in cells if us == us}
-        choices = ((x.impl, numbers_text(x.config)) for x in others.expect(table.dtypes[n], sizes))
+        keys = [(name, numbers_text(knobs)) for name, knobs in table.configs]
+        here = {key: us for key, us in zip(keys, table.us[n], strict=True) if us == us}
+        model_us = dict(zip(keys, table.us[n] if model is None else model[n], strict=True))
+
+        def predict(name: str, knobs: Mapping[str, int], us_of: Times = model_us) -> float:
+            us = us_of[name, numbers_text(knobs)]
+            return us if us == us else math.inf
+
+        expected = others.expect(table.dtypes[n], sizes, predict)
+        choices = ((x.impl, numbers_text(x.config)) for x in expected)
         chosen = next((key for key in choices if key in here), None)
         if chosen is not None:
             ratios.append(here[chosen] / min(here.values()))
@@ -247,20 +289,31 @@ def check(kernels: Sequence[str]) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Measure tables, or check those that are there."""
+    """Measure tables, add predictions to them, or check those that are there."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("kernels", nargs="*")
-    parser.add_argument("--first", type=int, default=1, help="number of the first size")
+    parser.add_argument("--first", type=int, default=1, help="number of the first drawn size")
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--sizes", nargs="*", default=[], help="time these, not drawn ones")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds of timing")
     parser.add_argument("--out", type=Path, default=LAUNCHES / "sm_90", help="folder of tables")
+    parser.add_argument("--predict", action="store_true")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(given)
     there = sorted(path.name.partition(".")[0] for path in LAUNCHES.glob("sm_90/*.csv.gz"))
+    kernels = options.kernels or there
     if options.check:
-        check(options.kernels or there)
+        check(kernels)
+    elif options.predict:
+        for kernel in kernels:
+            add_predictions(kernel, options.out)
     else:
-        measure(options.kernels or there, options.first, options.count, options.limit, options.out)
+        named = [plain_numbers(text) for text in options.sizes]
+        drawn = [] if named else range(options.first, options.first + options.count)
+        jobs = [(kernel, sizes) for sizes in named for kernel in kernels]
+        jobs += [(kernel, sizes_of(kernel, n)) for n in drawn for kernel in kernels]
+        command = " ".join(given if given is not None else sys.argv[1:])
+        measure(jobs, options.limit, options.out, command)
     return 0
 
 

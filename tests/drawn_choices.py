@@ -367,7 +367,7 @@ def orders() -> Rows:
         of = find_device(dice.choice(("h200", "a100", "mi300x")))
         with (
             patch.object(choice, "measured_cases", measured_cases),
-            patch.object(choice, "expected_launches", lambda *at: ()),
+            patch.object(choice, "expected_launches", lambda problem: ()),
         ):
             found = choice.order(spec, some, of, "bf16", sizes)
         yield f"{seed} {sizes}: {[(c.impl.name, c.time_s) for c in found]} {found[0].text}"

@@ -341,6 +341,7 @@ def test_a_choice_names_the_calibration_and_survives_a_damaged_one(own, monkeypa
     from workbench.tuner import choice as tuner_choice
 
     monkeypatch.setattr(tuner_choice, "_versions", lambda: {"torch": "2.11.0", "triton": "3.6.0"})
+    monkeypatch.setattr(tuner_choice, "expected_launches", lambda problem: ())
     choice = tuner_choice.choice_of(TILES, H200, "bf16", AT)
     assert choice.expected_s is None and choice.text.startswith("the default; nothing tuned")
     path = own(timed(lambda config: 2.0))
@@ -365,6 +366,7 @@ def test_an_operation_takes_the_impl_that_is_expected_to_be_faster(own, monkeypa
     def order(*given, rows):
         case = choice.MeasuredCase("matmul", AT | {"M": rows}, "bf16", ["persistent", "tiles"])
         monkeypatch.setattr(choice, "_nearest", lambda *rest: case)
+        monkeypatch.setattr(choice, "expected_launches", lambda problem: ())
         return [c.impl.name for c in choice.order(MATMUL, given, H200, "bf16", AT)]
 
     tiles, persistent = made("tiles", 1e-6), made("persistent", 2e-6)

@@ -8,14 +8,21 @@ Of each config, log(time / fastest time there) is averaged over the measured siz
 Gaussian of their distance (Nadaraya 1964, Watson 1964). Which config is fastest depends on how many
 octaves the axes are, on the power of two that the last axis is padded to, and on whether rows begin
 at multiples of 16 elements, where loads are wide.
+
+Measured sizes of three axes or more lie far apart, and times change between them: one more tile can
+be one more round of the cores. There a cell has the time that the analytic model predicts, too.
+log(measured / predicted) is averaged in the same way and corrects the prediction at the new sizes;
+the mean of both estimates counts. A table has predictions where they choose better configs at sizes
+that are left out (`benchmarks/launch_times.py --predict`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.device.calibration import SHIPPED, CalibrationError, plain_numbers, read_rows
@@ -29,12 +36,17 @@ LAUNCHES = SHIPPED / "launches"  # a folder for each architecture, a file for ea
 # The constants were chosen on the sizes of seven kernels, each left out in turn (docs/facts.md).
 REACH = 0.5  # octaves over which sizes are alike, or
 SPARSE = 0.8  # this share of the distance to the nearest, where few are near
+CORRECTED_REACH, CORRECTED_SPARSE = 0.25, 1.2  # the same two of a table with predictions
 ROWS = 0.6  # an octave of the number of rows counts as this many of their width
 APART = 3.0  # octaves between a row of a multiple of 16 elements and another
 ALIGNED = 16  # elements
 FAR = 2.5  # octaves to the nearest measured size, beyond which nothing is expected
+CORRECTED_FAR = 4.0  # the same of a table with predictions, which know sizes further away
 MOST = 0.5  # log of a time over the fastest: how slow a slow config is says nothing more
 UNTIMED = 0.15  # the same, expected where a config was not timed
+
+# Returns the seconds that the model predicts of an Impl's config; infinity where it cannot
+Predict = Callable[[str, Mapping[str, int]], float]
 
 
 @dataclass(frozen=True)
@@ -44,20 +56,24 @@ class ExpectedLaunch:
     impl: str
     config: Mapping[str, int]
     ratio: float
+    is_corrected: bool = False  # from a table with predictions: it has each default that was timed
 
 
 @dataclass(frozen=True)
 class LaunchTimes:
     """The times of one kernel. `us` (sizes, configs) are microseconds, NaN where a config was not
-    timed."""
+    timed; `predicted_us` are those of the model, None of a table without predictions."""
 
     metadata: Mapping[str, str]
     configs: Sequence[tuple[str, Mapping[str, int]]]  # the name of the Impl, and its knobs
     sizes: Sequence[Mapping[str, int]]
     dtypes: Sequence[str]
     us: NDArray[np.float64]
+    predicted_us: NDArray[np.float64] | None = None
 
-    def expect(self, dtype: str, sizes: Sizes) -> list[ExpectedLaunch]:
+    def expect(
+        self, dtype: str, sizes: Sizes, predict: Predict | None = None
+    ) -> list[ExpectedLaunch]:
         """Return the configs, those that are expected to be the fastest first; none where sizes
         like these were not measured in numbers as wide."""
         import numpy as np
@@ -72,15 +88,41 @@ class LaunchTimes:
         here = np.minimum(_place([sizes[axis] for axis in axes]), [*places.max(0)[:-1], APART])
         distance = np.sqrt(((places - here) ** 2).sum(1))
         nearest = np.sort(distance)
-        if nearest[0] > FAR:
+        least, share, far = REACH, SPARSE, FAR
+        if self.predicted_us is not None:
+            least, share, far = CORRECTED_REACH, CORRECTED_SPARSE, CORRECTED_FAR
+        if nearest[0] > far:
             return []
-        reach = max(REACH, SPARSE * float(nearest[0]))
+        reach = max(least, share * float(nearest[0]))
         weights = np.exp(-((distance / reach) ** 2) / 2) + 1e-9
         us = self.us[alike]
         logs = np.minimum(np.log(us / np.nanmin(us, axis=1, keepdims=True)), MOST)
         expected = weights @ np.where(np.isnan(us), UNTIMED, logs) / weights.sum()
-        order = [int(n) for n in np.argsort(expected)]
-        return [ExpectedLaunch(*self.configs[n], ratio=math.exp(expected[n])) for n in order]
+        if self.predicted_us is not None and predict is not None:
+            corrected = self._correct(us, self.predicted_us[alike], weights, predict)
+            expected = (expected + corrected) / 2
+        is_corrected = self.predicted_us is not None
+        return [
+            ExpectedLaunch(*self.configs[n], math.exp(expected[n]), is_corrected)
+            for n in map(int, np.argsort(expected))
+        ]
+
+    def _correct(
+        self, us: NDArray[np.float64], predicted_us: NDArray[np.float64],
+        weights: NDArray[np.float64], predict: Predict,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Return log(predicted time / the least) of each config, corrected by what was measured
+        over what was predicted at the sizes that have these weights."""
+        import numpy as np
+
+        here = np.log([predict(name, config) for name, config in self.configs])
+        known = np.isfinite(us) & np.isfinite(predicted_us)
+        ratios = np.log(np.where(known, us / predicted_us, 1.0))
+        shares = weights @ known / weights.sum()
+        mean = weights @ ratios / weights.sum() / np.maximum(shares, 1e-12)
+        logs = np.where(shares > 0, here + mean + MOST * (1 - shares), np.inf)
+        least = np.min(logs)
+        return logs - least if np.isfinite(least) else np.zeros_like(logs)
 
 
 def _place(extents: Sequence[int]) -> list[float]:
@@ -96,16 +138,19 @@ def _place(extents: Sequence[int]) -> list[float]:
 def launch_times(arch: str, kernel: str) -> LaunchTimes | None:
     """Return the times of a kernel on devices of an architecture, or None where there are none.
     Raises CalibrationError where the file, which comes with the workbench, is damaged."""
+    path = LAUNCHES / arch / f"{kernel}.csv.gz"
+    return parse_table(path) if path.is_file() else None
+
+
+def parse_table(path: Path) -> LaunchTimes:
+    """Return the times of a file. Raises CalibrationError where it is damaged."""
     import numpy as np
 
-    path = LAUNCHES / arch / f"{kernel}.csv.gz"
-    if not path.is_file():
-        return None
     metadata, rows, _ = read_rows(path)
     lines = list(rows)
     try:
         heads = [head for head in lines[0] if head not in ("sizes", "dtype")]
-        cells = [[float(line[head] or "nan") for head in heads] for line in lines]
+        cells = [[_read_cell(line[head]) for head in heads] for line in lines]
         sizes = [plain_numbers(line["sizes"]) for line in lines]
         dtypes = [line["dtype"] for line in lines]
     except (IndexError, KeyError, TypeError, ValueError) as error:
@@ -114,14 +159,34 @@ def launch_times(arch: str, kernel: str) -> LaunchTimes | None:
             "workbench again."
         ) from None
     configs = [(head.partition(" ")[0], plain_numbers(head.partition(" ")[2])) for head in heads]
-    return LaunchTimes(metadata, configs, sizes, dtypes, np.array(cells))
+    us, predicted_us = np.moveaxis(np.array(cells).reshape(len(lines), len(heads), 2), 2, 0)
+    return LaunchTimes(
+        metadata, configs, sizes, dtypes, us, predicted_us if "predicted" in metadata else None
+    )
+
+
+def _read_cell(text: str) -> tuple[float, float]:
+    """Return the measured and the predicted microseconds of a cell; NaN for what it lacks."""
+    measured, _, predicted = text.partition(" ")
+    return float(measured or "nan"), float(predicted or "nan")
+
+
+@dataclass(frozen=True)
+class LaunchProblem:
+    """A launch whose config is looked for. `predict` is of this kernel at these sizes on this
+    device, so that it is the same for equal problems."""
+
+    device: str
+    arch: str
+    kernel: str
+    dtype: str
+    sizes: tuple[tuple[str, int], ...]
+    predict: Predict = field(compare=False)
 
 
 @lru_cache(maxsize=256)
-def expected_launches(
-    arch: str, kernel: str, dtype: str, sizes: tuple[tuple[str, int], ...]
-) -> Sequence[ExpectedLaunch]:
+def expected_launches(problem: LaunchProblem) -> Sequence[ExpectedLaunch]:
     """Return what the times of a kernel say of its configs at sizes, as `LaunchTimes.expect` does;
     kept, for each Impl of the kernel asks. Raises CalibrationError as `launch_times` does."""
-    table = launch_times(arch, kernel)
-    return table.expect(dtype, dict(sizes)) if table else ()
+    table = launch_times(problem.arch, problem.kernel)
+    return table.expect(problem.dtype, dict(problem.sizes), problem.predict) if table else ()

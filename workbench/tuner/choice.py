@@ -47,7 +47,7 @@ from workbench.device.calibration import (
 from workbench.device.correction import CLEAR, best_estimate, is_shipped
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
-from workbench.device.launch_times import ExpectedLaunch, expected_launches
+from workbench.device.launch_times import ExpectedLaunch, LaunchProblem, expected_launches
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
 LOGGER = logging.getLogger("workbench")
@@ -173,11 +173,16 @@ def _measured_launch(
     """Return the config of an Impl that is the fastest by the times measured at sizes like these;
     None where there are none, or the user has a calibration of the kernel on this device."""
     impl = default.impl
-    for expected in _expected_launches(impl.spec, device, dtype, sizes):
-        if expected.impl != impl.name or expected.config.keys() != impl.choices().keys():
-            continue
+    launches = [
+        one
+        for one in _expected_launches(impl.spec, device, dtype, sizes)
+        if one.impl == impl.name and one.config.keys() == impl.choices().keys()
+    ]
+    for expected in launches:
         config = impl.config(**expected.config)
         if impl.rejection_reason(config, device.limits, dtype, sizes) is None:
+            if expected.is_corrected and _is_untimed_variant(default, config, launches):
+                config = default.config
             name = default.text if config == default.config else "chosen for these sizes"
             text = (
                 f"{name} by {LIKE_THESE}; nothing tuned for {sizes_text(sizes)} in {dtype} on "
@@ -185,6 +190,18 @@ def _measured_launch(
             )
             return replace(default, config=config, text=text, ratio=expected.ratio)
     return None
+
+
+def _is_untimed_variant(
+    default: LaunchChoice, config: Any, launches: Sequence[ExpectedLaunch]
+) -> bool:
+    """Return whether the default was timed at no size, and only differs from a config in knobs that
+    its Impl sets by the sizes: their rules were made where no table has times."""
+    usual = values(default.config)
+    if any(dict(one.config) == usual for one in launches):
+        return False
+    other = values(config)
+    return all(knob in default.impl.auto for knob in usual if usual[knob] != other[knob])
 
 
 def _expected_launches(
@@ -197,7 +214,16 @@ def _expected_launches(
             return ()
     except CalibrationError:  # `_calibrate` says it
         return ()
-    return expected_launches(device.limits.arch, spec.name, dtype, tuple(sizes.items()))
+    impls = {impl.name: impl for impl in spec.impls if impl.backend == "triton"}
+
+    def predict(name: str, knobs: Mapping[str, int]) -> float:
+        impl = impls.get(name)
+        if impl is None or impl.choices().keys() != knobs.keys():
+            return math.inf
+        return guess_seconds(impl, impl.config(**knobs), device, dtype, sizes)
+
+    at = device.name, device.limits.arch, spec.name, dtype, tuple(sizes.items())
+    return expected_launches(LaunchProblem(*at, predict))
 
 
 def _calibrate(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:
