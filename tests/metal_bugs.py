@@ -93,7 +93,7 @@ BUGS = [
     const device float4* p = (const device float4*)(x + (lid & 31) + 1);
     y[at] = p[0].x; //!
     """),
-    Bug("misaligned vector of bytes", MEMORY, "read of 4 bytes at an address that is not a mult", """
+    Bug("misaligned vector of bytes", MEMORY, "4 bytes at an address that is not a mult", """
     const device char4* p = (const device char4*)((const device char*)x + 1);
     const char4 v =
         p[lid]; //!

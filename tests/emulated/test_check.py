@@ -254,7 +254,7 @@ DOUBLED = metal_kernel(
         ((torch.ones(1),) * 2, torch.empty(1), "not 2"),
         ((torch.ones(1),), (torch.empty(1),) * 2, r"has 1 outputs \(y\), not 2"),
         ((torch.ones(1, device="meta"),), torch.empty(1), "x is on meta; call .cpu"),
-        ((torch.ones(1, dtype=torch.float64),), torch.empty(1), "support torch.float64, the dtype of x"),
+        ((torch.ones(1, dtype=torch.float64),), torch.empty(1), "torch.float64, the dtype of x"),
         ((torch.ones(1),), torch.empty(1, dtype=torch.complex64), "the dtype of y"),
         ((torch.ones(0),), torch.empty(1), "empty array"),
     ],
