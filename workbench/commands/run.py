@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import catalog
 from workbench.backend.measuring import GpuGone
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.backend.prewarm import LiveProcesses
+    from workbench.commands.sweep import SweepOptions
+    from workbench.commands.workload_tune import WorkloadTuneOptions
     from workbench.measurement.protocol import Protocol as Rules
 
 
@@ -209,19 +211,7 @@ def check_sanitizer(require: Sequence[str], device: str | None) -> None:
         raise CommandError(f"--require sanitizer is not possible here: {reason}")
 
 
-class ClusterOptions(Protocol):
-    """Options of a command that can use a cluster."""
-
-    @property
-    def workers(self) -> str | None:
-        """GPUs of this host, or the address of a scheduler."""
-
-    @property
-    def device(self) -> str | None:
-        """Named target, on which nothing runs."""
-
-
-def wants_cluster(options: ClusterOptions) -> bool:
+def wants_cluster(options: SweepOptions | WorkloadTuneOptions) -> bool:
     """Return whether a cluster was asked for. Raises OptionError where the options exclude it."""
     if options.workers is None:
         return False
