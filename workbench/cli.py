@@ -19,7 +19,7 @@ import typer
 
 from workbench.commands.console import say
 from workbench.commands.options import COMMANDS, Options, module_of, options_of
-from workbench.commands.parameters import add_commands
+from workbench.commands.parameters import add_commands, skip_conversions
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
@@ -109,7 +109,9 @@ def app_of(shown: str | None = None) -> typer.Typer:
 @cache
 def _parser(shown: str | None) -> Any:
     """Return the parser of what `app_of` returns."""
-    return typer.main.get_command(app_of(shown))
+    parser = typer.main.get_command(app_of(shown))
+    skip_conversions(parser)
+    return parser
 
 
 def __getattr__(name: str) -> Any:

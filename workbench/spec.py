@@ -283,9 +283,12 @@ class Work:
     def odd_field(self) -> str | None:
         """Return the first field that describes no launch, with its value, or None."""
         for name, low in LEAST_OF_WORK.items():
-            if name == "stages" and self.stages is None:
+            value = getattr(self, name)
+            if value.__class__ is int and value >= low:  # almost all are
                 continue
-            if not is_number(value := getattr(self, name), low):
+            if name == "stages" and value is None:
+                continue
+            if not is_number(value, low):
                 return f"{name} = {short(value)}"
         if self.dot is not None:
             whole = isinstance(self.dot, tuple) and len(self.dot) == 3
@@ -383,6 +386,10 @@ class Spec:
         """Return the least bytes that must move: every input read once, every output written
         once. It is the sum of `bytes_read` and `bytes_written`."""
         return self.bytes_read(sizes, dtype) + self.bytes_written(sizes, dtype)
+
+    def certain_bytes(self, sizes: Sizes, dtype: str) -> int:
+        """Return the bytes below whose time on a device a measured time is impossible."""
+        return self.bytes(sizes, dtype)
 
     def bytes_read(self, sizes: Sizes, dtype: str) -> int:
         """Return the bytes of all inputs, each read once."""
@@ -652,12 +659,13 @@ class Impl:
         sizes. Raises WorkError where `work` raises, or returns no Work of finite numbers."""
         if self.work is None:
             return None
-        at = (config, limits, dtype, *sizes.items())
-        if at not in self._works:
+        at = (config, limits, ITEMSIZE.get(dtype), *sizes.items())
+        if (works := self._works.get(at)) is None:
+            works = self._declared_works(config, limits, dtype, sizes)
             if len(self._works) >= MOST_WORKS:
                 self._works.clear()
-            self._works[at] = self._declared_works(config, limits, dtype, sizes)
-        return self._works[at]
+            self._works[at] = works
+        return works
 
     def _declared_works(
         self, config: Any, limits: Limits, dtype: str, sizes: Sizes

@@ -455,6 +455,13 @@ def summed(x, y, n, B: tl.constexpr):
 def copied(x, y, B: tl.constexpr):
     i = tl.program_id(1) * B + tl.arange(0, B)
     tl.store(y + i, tl.load(x + i))
+
+
+@triton.jit
+def looked_up(table, at, y, D, B: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.program_id(1) * B + tl.arange(0, B)
+    tl.store(y + row * D + i, tl.load(table + tl.load(at + row) * D + i, i < D), i < D)
 """
 
 
@@ -482,6 +489,21 @@ def test_a_launch_of_real_size_is_checked_on_some_of_its_programs(large, tmp_pat
     record = best.best.record
     words = f"checked on {record.checked_programs} of {record.resources.programs:,} programs"
     assert words in best.sentence and "no race" in best.sentence
+
+
+@pytest.mark.parametrize("rows", [4, 4096])  # few programs run as a whole, many in part
+def test_only_the_rows_of_a_table_that_indices_name_are_bytes_of_a_launch(large, tmp_path, rows):
+    """Of 32 MiB a fraction is read: the rate is that of these bytes."""
+    table, at = torch.randn(1 << 16, 256).bfloat16(), torch.arange(rows) * 3 % (1 << 16)
+    given = (table, at, torch.empty(rows, 256).bfloat16(), 256)
+    configs = [triton.Config({"B": b}, num_warps=1) for b in (128, 256)]
+
+    def grid(meta):
+        return rows, triton.cdiv(meta["D"], meta["B"])
+
+    best = tune(large.looked_up, given, grid=grid, configs=configs, **places(tmp_path))
+    accessed = rows * (2 * 256 * 2 + 8)
+    assert best.best.record.bytes == pytest.approx(accessed, rel=0.03)
 
 
 @nightly  # 13 s; test_kernels_of_others has a config of each kind

@@ -238,6 +238,29 @@ def test_memory_of_a_layout_reaches_from_its_lead_to_its_last_element():
     assert one.entry({"BLOCK": 64}) is None
 
 
+@pytest.mark.parametrize(
+    ("accessed", "read", "certain"),
+    [(0, 2 << 24, 1 << 20), (3 << 20, 2 << 20, 3 << 20), (34 << 20, 2 << 24, 33 << 20)],
+)
+def test_bytes_that_a_launch_leaves_out_are_not_counted(accessed, read, certain, tmp_path):
+    """Unknown, a part, and all but 3 %."""
+    x, y = Layout((1 << 24,), (1,), "bf16"), Layout((1 << 19,), (1,), "bf16")
+    call = call_on(
+        {"x": x, "y": y}, outputs=("y",), initial={"y": "nothing"}, dtype="bf16",
+        distinct_bytes=accessed, unchecked="nothing runs",
+    )  # fmt: skip
+    spec = kernel.spec_of(call, tmp_path, "nowhere")
+    at = spec.check[0], "bf16"
+    assert (spec.bytes_read(*at), spec.certain_bytes(*at)) == (read, certain)
+
+
+def test_small_tensors_count_whole_where_nothing_is_known(tmp_path):
+    x = Layout((4096,), (1,), "bf16")
+    call = call_on({"x": x, "y": x}, outputs=("y",), initial={"y": "nothing"}, dtype="bf16")
+    spec = kernel.spec_of(call, tmp_path, "nowhere")
+    assert spec.certain_bytes(spec.check[0], "bf16") == 2 * 2 * 4096
+
+
 def test_the_layout_and_the_memory_of_a_tensor():
     x = torch.arange(24.0).view(4, 6)
     assert write.layout_of("x", x) == Layout((4, 6), (6, 1), "fp32", 0, True)

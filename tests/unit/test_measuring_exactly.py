@@ -293,6 +293,14 @@ def test_more_than_128_sets_are_256_with_flushes(problem, span, sets):
     assert set_count(problem, span) == sets
 
 
+def test_sets_of_which_a_call_moves_little_do_not_fill_the_memory():
+    gib = 1 << 30
+    assert set_count(gib, 2e8, gib) == (2, False)
+    assert set_count(10**7, 2e8, 10**8) == (20, False)
+    assert set_count(10**7, 2e8, gib) == (2, True), "20 GiB of sets: the cache is flushed instead"
+    assert set_count(10**5, 2e8, gib) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("span_s", "call_s", "sets", "flushed", "calls"),
     [(1e-3, 1e-4, 3, False, 12), (9e-4, 1e-4, 3, False, 9), (1e-3, 1e-4, 20, True, 10),

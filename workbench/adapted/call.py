@@ -8,6 +8,7 @@ are the same for a second check, on other values.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 from workbench.adapted.travel import Place
 from workbench.data.plain import read_as
+from workbench.spec import ITEMSIZE
 
 CALL, ARGS, EXPECTED = "call.json", "args.pt", "answer.pt"
 MOVED_ARGS, MOVED_EXPECTED = "moved_args.pt", "moved_answer.pt"
@@ -129,6 +131,13 @@ class Call:
     # outputs of partial results along their first axis, as many as the config writes, the rest
     # zeros: their sum along it is compared
     partial: tuple[str, ...] = ()
+    # distinct bytes that a launch reads and writes by its code; 0 where it does not say it
+    distinct_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of all tensors."""
+        return sum(math.prod(t.shape) * ITEMSIZE[t.dtype] for t in self.tensors.values())
 
     @property
     def inputs(self) -> tuple[str, ...]:

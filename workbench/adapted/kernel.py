@@ -43,6 +43,8 @@ from workbench.spec import (
 )
 
 SAMPLED, SAMPLE_CHECK = "workbench.adapted.sampled", "workbench.adapted.sample_check"
+WHOLE = 0.97  # share of the bytes of all tensors, from which a launch accesses all of them
+LARGE = 1 << 24  # bytes of all tensors, beyond which the code is asked for those that it accesses
 WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
 
 
@@ -66,11 +68,26 @@ class TakenInput(Spec):
 
     def bytes_read(self, sizes: Sizes, dtype: str) -> int:
         """Return the bytes of the inputs like any Spec, but without those that are not known to be
-        read: integers that a launch changes, and memory that begins as zeros. Counting them would
-        make the roofline bound too high."""
+        read: integers that a launch changes, memory that begins as zeros, and what the code of the
+        launch leaves out of its tensors, such as rows of a table that no index names. Counting them
+        would make the roofline bound too high."""
         tensors = [self.inputs[n] for n in self.unread]
         spared = (math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
-        return super().bytes_read(sizes, dtype) - sum(spared)
+        read, written = (
+            super().bytes_read(sizes, dtype) - sum(spared),
+            self.bytes_written(sizes, dtype),
+        )
+        accessed = self.call.distinct_bytes if self.call is not None else 0
+        if not accessed or accessed >= WHOLE * (read + written):
+            return read
+        return max(0, accessed - written)
+
+    def certain_bytes(self, sizes: Sizes, dtype: str) -> int:
+        """Return the least bytes like any Spec, but only those of the outputs where tensors are
+        large and the code does not say how much of them a launch reads."""
+        if self.call is not None and self.call.total_bytes > LARGE and not self.call.distinct_bytes:
+            return self.bytes_written(sizes, dtype)
+        return self.bytes(sizes, dtype)
 
 
 def unread(call: Call) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from workbench.adapted.kept import Kept
 from workbench.adapted.kernel import Launcher
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError
+from workbench.code.code_work import distinct_bytes
 from workbench.code.program_values import LaunchArguments
 from workbench.code.ttgir import NotModelled
 from workbench.compile.launches import capture_launches
@@ -85,24 +86,36 @@ def first_programs(folder: Path) -> FirstPrograms | None:
 def first_footprint(folder: Path, device: Device, first: int) -> Footprint | None:
     """Compile a config for `device` in a worker and return what all its programs write; None where
     that does not follow from its code."""
+    call = Call.read(folder)
+    return examine_code(*_compiled_launch(call, folder, device, first), _edges(call))
+
+
+def accessed_bytes(folder: Path, device: Device, first: int) -> int:
+    """Compile a config for `device` in a worker and return the distinct bytes that all its programs
+    read and write; 0 where that does not follow from its code."""
+    with suppress(NotModelled):
+        return round(distinct_bytes(*_compiled_launch(Call.read(folder), folder, device, first)))
+    return 0
+
+
+def _compiled_launch(
+    call: Call, folder: Path, device: Device, first: int
+) -> tuple[str, Sequence[int], LaunchArguments]:
+    """Return the TTGIR of a config that is compiled for `device`, its grid and its arguments."""
     import torch
 
+    from workbench.adapted.kept import GivenIntegers
     from workbench.measurement.inputs import torch_dtype
 
-    call = Call.read(folder)
-    kept = Kept(folder)
     memory = {
         name: torch.empty(layout.extents, dtype=torch_dtype(layout.dtype), device="meta")
         for name, layout in call.tensors.items()
     }
-    from workbench.adapted.kept import GivenIntegers
-
     with capture_launches(device) as launches:
         Launcher(call).fire(memory, call.entries[first])
-    launch, edges = launches[0], _edges(call)
-    contents = GivenIntegers(call, kept)
-    given = replace(launch.launch_arguments, contents=contents)
-    return examine_code(launch.kernel.asm["ttgir"], launch.grid, given, edges)
+    contents = GivenIntegers(call, Kept(folder))
+    given = replace(launches[0].launch_arguments, contents=contents)
+    return launches[0].kernel.asm["ttgir"], launches[0].grid, given
 
 
 def examine_code(
@@ -262,4 +275,7 @@ class SampleResult:
     values: Mapping[str, Packed]
 
 
-__all__ = ["LaunchFault", "discover_sample", "examine_code", "first_footprint", "first_programs"]
+__all__ = [
+    "LaunchFault", "accessed_bytes", "discover_sample", "examine_code", "first_footprint",
+    "first_programs",
+]  # fmt: skip

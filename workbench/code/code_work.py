@@ -17,7 +17,7 @@ import numpy as np
 
 from workbench.code.program_values import LaunchArguments
 from workbench.code.program_walk import CostWalk, FirstElementWalk, Region
-from workbench.code.ttgir import read_ttgir
+from workbench.code.ttgir import Function, read_ttgir
 from workbench.data.record import Resources
 from workbench.device.code_model import LaunchWork, RegionWork, resident_programs
 from workbench.device.hardware import Device
@@ -68,10 +68,7 @@ def launch_work(
     Raises NotModelled where that cannot be derived."""
     function = read_ttgir(ttgir)
     programs = math.prod(grid)
-    few = np.unique(np.linspace(0, programs - 1, SAMPLES + 2).astype(np.int64)[1:-1])
-    many = np.unique(np.linspace(0, programs - 1, min(programs, MOST)).astype(np.int64))
-    firsts = FirstElementWalk(function, places_of(grid, many), grid, given)
-    full = CostWalk(function, places_of(grid, _covering(few, many, firsts)), grid, given)
+    firsts, full, many = _walk(function, grid, given)
     places = resident_programs(device, programs, resources) * device.limits.cores
     traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
@@ -90,6 +87,25 @@ def launch_work(
         unrolled or {},
         fresh,
     )
+
+
+def distinct_bytes(ttgir: str, grid: Sequence[int], given: LaunchArguments) -> float:
+    """Return the distinct bytes that all programs of a launch read and write. Raises NotModelled
+    where that cannot be derived."""
+    firsts, full, many = _walk(read_ttgir(ttgir), grid, given)
+    return _MemoryTraffic(full, firsts, given, many, math.prod(grid), 1).bytes(math.inf)[1]
+
+
+def _walk(
+    function: Function, grid: Sequence[int], given: LaunchArguments
+) -> tuple[FirstElementWalk, CostWalk, Any]:
+    """Return both walks, and the programs of the first one."""
+    programs = math.prod(grid)
+    few = np.unique(np.linspace(0, programs - 1, SAMPLES + 2).astype(np.int64)[1:-1])
+    many = np.unique(np.linspace(0, programs - 1, min(programs, MOST)).astype(np.int64))
+    firsts = FirstElementWalk(function, places_of(grid, many), grid, given)
+    full = CostWalk(function, places_of(grid, _covering(few, many, firsts)), grid, given)
+    return firsts, full, many
 
 
 def _unroll_counts(

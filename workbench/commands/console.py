@@ -475,12 +475,12 @@ def _silence_note(problem: Problem, device: str) -> str:
 def plan_line(run: Run, from_code: bool = False) -> str:
     """Return the first line: measured on this GPU, or predicted for another device; by the model of
     code where the kernel declares no work (`from_code`)."""
-    from workbench.device import code_model
     from workbench.device.apple_model import EMULATED
+    from workbench.device.cost_model import CODE_MODELS
     from workbench.device.error_band import device_words
     from workbench.device.hardware import METAL, backend_of
 
-    models = f"{code_model.MODEL} {code_model.ISSUED_MODEL}" if from_code else ""
+    models = " ".join(CODE_MODELS) if from_code else ""
     error = device_words(run.device, run.kernel, models)
     model = "from the compiled code" if from_code else "by the analytic model"
     if run.predicted and backend_of(run.device) == METAL:

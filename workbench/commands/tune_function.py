@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -25,11 +25,12 @@ from workbench.adapted.call import ARGS, EXPECTED, Call, ConfigEntry, WordNumber
 from workbench.adapted.cell import function_in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
-from workbench.adapted.kernel import refused_grid
+from workbench.adapted.kernel import LARGE, refused_grid
 from workbench.adapted.referenced import expected_again, expected_of, keep_read_outputs
 from workbench.adapted.sampled import (
     WHOLE_S,
     FirstPrograms,
+    accessed_bytes,
     discover_sample,
     first_footprint,
     first_programs,
@@ -53,7 +54,7 @@ from workbench.data.interrupts import Interrupts
 from workbench.data.record import Failure, Outcome, Record
 from workbench.data.temporary import temporary_folder
 from workbench.data.user_code import hide_main
-from workbench.device.hardware import device_named
+from workbench.device.hardware import Device, device_named
 from workbench.measurement.inputs import torch_dtype
 from workbench.reports.selection_sentence import NOT_CHECKED, sentence
 from workbench.spec import Limits, Tolerance, label
@@ -217,8 +218,9 @@ def take_over(
         )
         try:
             with nullcontext(pool) if pool else Workers(1, interpreted=not live) as workers:
-                result, shares = task.answer(workers, live)
+                result, shares, accessed = task.answer(workers, live)
                 call = replace(call, sampled=shares is not None, shares=shares or {})
+                call = replace(call, distinct_bytes=accessed)
         except NotInterpreted as error:
             result = _assume_outputs(call, outputs)
             call = replace(call, unchecked=str(error))
@@ -301,18 +303,38 @@ class FirstLaunchTask:
     device: str | None
     console: Console
 
-    def answer(self, workers: Pool, live: bool) -> tuple[Discovered, Mapping[str, float] | None]:
-        """Return what the first config does to the tensors and, of a launch of which only some
-        programs run, the share of each that all programs write."""
+    def answer(
+        self, workers: Pool, live: bool
+    ) -> tuple[Discovered, Mapping[str, float] | None, int]:
+        """Return what the first config does to the tensors; of a launch of which only some programs
+        run, the share of each that all programs write; and the distinct bytes that a launch on
+        large tensors accesses, 0 where that is not known."""
+        call = Call.read(self.stage)
         place = "on the GPU" if live else "in Triton's interpreter"
-        message = f"launching {Call.read(self.stage).name} {place}, to see what it writes"
-        with doing(self.console, message):
-            few = None if live else self._first_programs(workers)
-            if few is None or few.whole_s <= WHOLE_S:
-                return self._whole(workers, "cuda" if live else "cpu"), None
-        ran = f"running some of its {few.programs:,} programs"
-        with doing(self.console, ran):
-            return self._sample(workers, few)
+        with Workers(1) as compilers:
+            with doing(self.console, f"launching {call.name} {place}, to see what it writes"):
+                few = None if live else self._first_programs(workers)
+                accessed = self._accessed_bytes(compilers, call, 0 if few is None else few.first)
+                if few is None or few.whole_s <= WHOLE_S:
+                    result = self._whole(workers, "cuda" if live else "cpu")
+                    return result, None, accessed()
+            with doing(self.console, f"running some of its {few.programs:,} programs"):
+                sample, shares = self._sample(workers, compilers, few)
+                return sample, shares, accessed()
+
+    def _accessed_bytes(self, compilers: Pool, call: Call, first: int) -> Callable[[], int]:
+        """Begin to ask the code of a launch on large tensors for the distinct bytes that it
+        accesses. Returns a function that waits for the answer."""
+        if call.total_bytes <= LARGE:
+            return lambda: 0
+        task = compilers.submit(
+            accessed_bytes, self.stage, self._device, first, timeout_s=COMPILE_TIMEOUT_S
+        )
+        return lambda: _result_or_none(task) or 0
+
+    @property
+    def _device(self) -> Device:
+        return device_named(self.device or DEFAULT_TARGET)
 
     def _whole(self, workers: Pool, where: str) -> Discovered:
         options = self.outputs, where, self.has_reference, self.declared_outputs
@@ -350,14 +372,12 @@ class FirstLaunchTask:
                 raise NotInterpreted(reason) from None
 
     def _sample(
-        self, workers: Pool, few: FirstPrograms
+        self, workers: Pool, compilers: Pool, few: FirstPrograms
     ) -> tuple[Discovered, Mapping[str, float] | None]:
-        device = device_named(self.device or DEFAULT_TARGET)
-        with Workers(1) as compilers:
-            task = compilers.submit(
-                first_footprint, self.stage, device, few.first, timeout_s=COMPILE_TIMEOUT_S
-            )
-            footprint = _result_or_none(task)
+        task = compilers.submit(
+            first_footprint, self.stage, self._device, few.first, timeout_s=COMPILE_TIMEOUT_S
+        )
+        footprint = _result_or_none(task)
         facts = self.outputs, footprint, few.first, self.has_reference, self.declared_outputs
         pending = workers.submit(discover_sample, self.stage, *facts, timeout_s=DISCOVER_TIMEOUT_S)
         try:

@@ -111,7 +111,12 @@ class MeasuredCase:
 
 def plain_numbers(text: str) -> dict[str, int]:
     """Return the numbers of `block_m=1 num_warps=8`."""
-    return {name: int(n) for name, n in re.findall(r"(\w+)=(-?\d+)", text)}
+    return dict(_numbers(text))
+
+
+@lru_cache(maxsize=4096)  # 600 lines have 20 sizes and 100 configs
+def _numbers(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, int(n)) for name, n in re.findall(r"(\w+)=(-?\d+)", text))
 
 
 def numbers_text(numbers: Mapping[str, int]) -> str:
@@ -149,9 +154,12 @@ def each_text(each: Sequence[Resources]) -> str:
 def each_of(line: Mapping[str, str]) -> tuple[Resources, ...]:
     """Return the resources of every launch of a line of a table; none where it is one. Raises as
     `resources_of` does."""
-    cells = [cell for cell in line.get("each", "").split(";") if cell]
-    named = [dict(pair.split("=") for pair in cell.split()) for cell in cells]
-    return tuple(resources_of({**one, "binary": ""}) for one in named)
+    return tuple(_launch_of(cell) for cell in line.get("each", "").split(";") if cell)
+
+
+@lru_cache(maxsize=4096)  # a fifth of a kernel's launches differ
+def _launch_of(cell: str) -> Resources:
+    return resources_of({**dict(pair.split("=") for pair in cell.split()), "binary": ""})
 
 
 def save(calibration: Calibration, path: Path) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from workbench.data.record import Predicted, Resources
-from workbench.device.cost_model import CONSTANTS, LAUNCH_S, norm, require_figures
+from workbench.device.cost_model import CODE_MODELS, CONSTANTS, LAUNCH_S, norm, require_figures
 from workbench.device.hardware import Device
 from workbench.device.warp_timeline import (
     FLOAT,
@@ -32,7 +32,7 @@ from workbench.device.warp_timeline import (
     WarpLatencies,
 )
 
-MODEL, ISSUED_MODEL = "code-1", "code-2"  # from TTGIR alone, and with machine code
+MODEL, ISSUED_MODEL = CODE_MODELS
 NEAR_BYTES = 240 << 10  # of a core for shared memory and its cache together
 LEAST_NEAR = 8 << 10  # of it that is cache whatever shared memory takes
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.data.record import Case, Measured, Predicted, Record, Resources
 from workbench.data.units import rough
-from workbench.device import code_model
 from workbench.device.bounds import bound_s
+from workbench.device.cost_model import CODE_MODELS
 from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
 
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
@@ -22,8 +22,8 @@ BOUND = "roofline bound"  # in place of a model's name: the least time that the 
 NEVER = "never validated on this device"
 # Kinds of the bands of times that are predicted from code, by the model.
 CODE_KINDS: Mapping[str, tuple[BandKind, ...]] = {
-    code_model.MODEL: ("code product", "code"),
-    code_model.ISSUED_MODEL: ("issued code",),
+    CODE_MODELS[0]: ("code product", "code"),
+    CODE_MODELS[1]: ("issued code",),
 }
 EXPECTED = "expected if measured"  # head of the column of `expected_words`
 
@@ -35,9 +35,9 @@ def kind_of(record: Record) -> BandKind:
 
 
 def _kind(predicted_s: float, resources: Resources | None, model: str) -> BandKind:
-    if model == code_model.ISSUED_MODEL:
+    if model == CODE_MODELS[1]:
         return "issued code"
-    if model == code_model.MODEL:
+    if model == CODE_MODELS[0]:
         return "code product" if resources and resources.matrix_unit else "code"
     if predicted_s <= LAUNCH_SIZED_S:
         return "launch"

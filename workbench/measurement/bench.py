@@ -66,6 +66,7 @@ MOST_SETS = 128  # most sets in rotation without flushes
 # With flushes: a set is used once between two of them, so this many calls fit in one graph. With
 # fewer, the start of a graph, some 5 us, would add more than 0.02 us to a call.
 FLUSHED_SETS = 256
+MOST_HELD = 4 << 30  # bytes of memory of sets of which a call moves a small part
 MOST_CALLS = 2000  # in one graph
 OTHERWISE = 1.1  # ratio of a graph's time to the events', above which copies run differently
 OTHER_S = 1e-3  # of calls in a row, after which work of another stream shows
@@ -101,7 +102,9 @@ class Bench:
 
     def __post_init__(self) -> None:
         count, flushed = set_count(
-            self.spec.bytes(self.sizes, self.dtype), self.protocol.cache_multiple * self.cache_bytes
+            self.spec.bytes(self.sizes, self.dtype),
+            self.protocol.cache_multiple * self.cache_bytes,
+            Spec.bytes_read(self.spec, self.sizes, self.dtype),  # with what no launch reads
         )
         if flushed:
             self._flush = Flush(self.cache_bytes)
@@ -385,10 +388,13 @@ def _otherwise(entrant: BenchTime, seen_s: float, estimate_s: float) -> bool:
     return entrant.graph.copies > 0
 
 
-def set_count(problem_bytes: int, span_bytes: float) -> tuple[int, bool]:
-    """Return the number of rotating sets of `problem_bytes` that span `span_bytes`, and whether the
-    cache must be flushed besides. At least two sets, so that neighbours differ."""
+def set_count(problem_bytes: int, span_bytes: float, held_bytes: int = 0) -> tuple[int, bool]:
+    """Return the number of rotating sets that span `span_bytes`, and whether the cache must be
+    flushed besides. A call moves `problem_bytes` of a set, which takes `held_bytes` of memory. At
+    least two sets, so that neighbours differ."""
     count = max(2, math.ceil(span_bytes / max(1, problem_bytes)))
+    if count > 2 and count * held_bytes > max(MOST_HELD, 2 * span_bytes):
+        return 2, True
     return (FLUSHED_SETS, True) if count > MOST_SETS else (count, False)
 
 

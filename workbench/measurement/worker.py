@@ -255,7 +255,7 @@ def _prepare_state(job: MeasureJob) -> _State:
     kernel = load_kernel(job.kernel)
     kernel.load()
     spec = kernel.spec
-    costs = spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype
+    costs = spec.certain_bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype
     bound, hot_bound = bound_s(device, *costs), hot_bound_s(device, *costs)
     sensors = Clocks(torch.cuda.current_device())
     cache = cache_bytes(device)
