@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from metal_shim.check import run_command
+from metal_shim.rehearsal import REHEARSED, RehearsalDriver, SameProcess
 from workbench.backend.metal.emulated import require_emulator
 from workbench.backend.metal.metal import MetalLive, NoMetal
 from workbench.commands.bring_back import BringBackPlan, bring_back
 from workbench.data.exits import PASSED
 from workbench.device.hardware import metal_device
-from workbench.measurement.rehearsal import REHEARSED, RehearsalDriver, SameProcess
 
 REHEARSAL = BringBackPlan(kernels=("softmax", "matmul"), checked_kernels=("softmax",), sizes=1)
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m metal_shim.bring_back", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(), help="folder of the file")
-    parser.add_argument("--battery", action="store_true", help="measure in spite of slow power")
+    parser.add_argument("--battery", action="store_true", help="measure on slow power, too")
     parser.add_argument("--rehearse", action="store_true", help="without a Mac, on the emulator")
     options = parser.parse_args(arguments)
     return run_command(lambda: _measure(options), "stopped; the same command continues")
@@ -61,7 +61,7 @@ def _measure(options: argparse.Namespace) -> int:
     with closing(backend_of(options)) as backend:
         plan = replace(REHEARSAL, rehearsal=True) if options.rehearse else BringBackPlan()
         path = bring_back(backend, plan, options.out, say)
-    then = "a rehearsal, which no import takes" if options.rehearse else "send this file back"
+    then = "a rehearsal; it cannot be imported" if options.rehearse else "send this file back"
     say(f"written {path} ({path.stat().st_size} bytes): {then}")
     return PASSED
 

@@ -42,10 +42,10 @@ DEVICE = "m2max"  # its limits are those of every Apple GPU since the M1
 LIMITS = """\
 What an emulated run cannot show:
 - whether Apple's compiler takes the text: clang reads it in its mode C++ for OpenCL
-- registers, and the smaller number of threads that a kernel with many of them may have
+- registers, and the lower thread limit of a kernel that uses many
 - last bits: fast maths, fused multiply-adds, denormals, the order in which simd_sum adds
 - forward progress between threadgroups, caches, memory banks, occupancy, and any time
-- textures, ray tracing, tensor_ops and atomic_thread_fence, which the emulator does not have
+- textures, ray tracing, tensor_ops and atomic_thread_fence: the emulator does not have them
 - shifts by the width of a number or more: masked here, undefined in MSL
 - private arrays past their end through a pointer, while the address stays on the thread's stack
 - more than one fault of a run: it ends at the first
@@ -57,9 +57,9 @@ REPEATED = (  # options that may be given several times
     ("constant", "NAME=VALUE", "value of a function constant"),
     ("include", "FOLDER", None),
     ("same-value", "NAME", "an output to which threads may write the same value"),
-    ("expect", "NAME=FILE.npy", "what an output must be, within 1e-3 of it"),
+    ("expect", "NAME=FILE.npy", "expected values of an output, within 1e-3"),
 )
-UNCHANGED = "unchanged since this check was clean: nothing ran now; --again runs it"
+UNCHANGED = "unchanged since a clean check, so nothing ran; use --again to run it"
 
 
 class NoMetalImpl(WorkbenchError, ValueError):
@@ -208,7 +208,7 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
         cut = f"; not all of {'; '.join(report.not_ended)}" if report.not_ended else ""
         yield f"{'corners':<10} {amount(report.corners, 'dispatch')} at bench sizes{cut}"
     for impl in report.endless:
-        yield f"{impl}: a run did not end, and its further runs were left out"
+        yield f"{impl}: a run did not end; the runs after it were skipped"
     for case, runs in report.dispatches.values():
         yield f"dispatches of {case}"
         for run in runs:
@@ -237,12 +237,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "kernel", nargs="?", help="name of an operation, the path of its file, or FILE.metal"
     )
-    parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
-    parser.add_argument("--again", action="store_true", help="run what is unchanged and was clean")
+    parser.add_argument("--limits", action="store_true", help="print the limits of the emulator")
+    parser.add_argument("--again", action="store_true", help="check again without a change")
     file = parser.add_argument_group("for a kernel of FILE.metal")
     file.add_argument("--kernel", dest="function", default="", metavar="NAME", help="which one")
     file.add_argument("--grid", metavar="X,Y,Z", help="threads of the grid")
-    file.add_argument("--groups", metavar="X,Y,Z", help="threadgroups of the grid, in its place")
+    file.add_argument("--groups", metavar="X,Y,Z", help="instead of --grid: its threadgroups")
     file.add_argument("--group", default="32", metavar="X,Y,Z", help="threads of a threadgroup")
     for name, value, text in REPEATED:
         file.add_argument(f"--{name}", action="append", default=[], metavar=value, help=text)
@@ -322,7 +322,7 @@ def _check_file(options: argparse.Namespace) -> int:
     find_compiler()
     path, pairs = Path(options.kernel), file_check.pairs
     if not path.is_file():
-        return _fail(f"there is no file {path}.")
+        return _fail(f"{path} does not exist.")
     group = file_check.extents(options.group)
     grid = file_check.extents(options.groups or options.grid or "0")
     if options.groups:
@@ -349,7 +349,7 @@ def _program(words: Sequence[str]) -> int:
     if not words or words == ["-m"]:
         return _fail("name a program, as in: metal_shim.check --mlx train.py")
     if words[0] != "-m" and not os.path.isfile(words[0]):
-        return _fail(f"there is no file {words[0]}; name a Python program, or -m MODULE.")
+        return _fail(f"{words[0]} does not exist; name a Python program, or -m MODULE.")
     if importlib.util.find_spec("mlx") is None:
         return _fail("MLX is not installed; pip install 'mlx[cpu]'.")
     find_compiler()

@@ -121,11 +121,9 @@ def find_compiler(command: str | None = None) -> MetalCompiler:
     names = (command,) if command else CANDIDATES
     compiler = _first_clang(names, os.environ.get("PATH")) or (None if command else _zig())
     if compiler is None:
-        named = f"{command} is no" if command else "there is no"
-        raise CompilerMissing(
-            f"Metal kernels are not emulated, since {named} clang++ of version {OLDEST} or later; "
-            f"{REMEDY}."
-        )
+        wanted = f"clang++ {OLDEST} or later"
+        reason = f"{command} is not {wanted}" if command else f"{wanted} is not installed"
+        raise CompilerMissing(f"Metal kernels cannot be emulated: {reason}; {REMEDY}.")
     return compiler
 
 

@@ -204,7 +204,7 @@ class MetalLaunch:
     def refusal(self) -> str | None:
         """Return in one sentence why the kernel should not be launched so, or None."""
         if self.threads % SIMD_WIDTH and self.extents != self.grid:
-            return f"{self.threads} threads are no multiple of {SIMD_WIDTH}, a SIMD-group's"
+            return f"{self.threads} threads are not a multiple of {SIMD_WIDTH}, a SIMD-group's"
         return host.refuse_threadgroup(self.threadgroup_bytes)
 
 
@@ -289,7 +289,7 @@ def emulate_launch(launch: MetalLaunch) -> list[bytes]:
         raise EmulationError(finding)
     is_unset = options.unset and _LOCAL.search(source.body + source.header)
     if is_unset and _run(launch, options, compiler.ZEROED)[2] != contents:
-        sentence = "the results depend on a local array or field that nothing has set"
+        sentence = "the results depend on a local array or field that was never set"
         raise EmulationError(_locate(CheckName.INITCHECK, sentence, launch.call, 0))
     cut_from = launch.group if launch.extents != tuple(launch.group) else None
     runs.append(EmulatedRun(launch.call, launch.grid, launch.extents, _traffic(lines), cut_from))
@@ -304,16 +304,18 @@ def reject_launch(launch: MetalLaunch) -> None:
     """Raise LaunchRejected where no Apple GPU takes the launch."""
     name = launch.call.source.name
     if min(*launch.grid, *launch.group) < 1:
-        raise LaunchRejected(f"{name}: grid {launch.grid} and group {launch.group} begin at 1.")
+        raise LaunchRejected(
+            f"{name}: grid {launch.grid} and group {launch.group} must be at least 1 on each axis."
+        )
     if (count := launch.threads) > MOST_THREADS:
         raise LaunchRejected(
-            f"{name}: {count} threads in a threadgroup; Metal takes at most {MOST_THREADS}."
+            f"{name}: {count} threads in a threadgroup; Metal allows at most {MOST_THREADS}."
         )
     if max(launch.grid) >= 1 << 32:
         raise LaunchRejected(f"{name}: an axis of the grid has 2^32 threads or more.")
     for array in (*launch.call.inputs, *launch.call.outputs):
         if not array.size:
-            raise LaunchRejected(f"{name}: MLX launches no kernel with an empty array.")
+            raise LaunchRejected(f"{name}: MLX does not launch a kernel with an empty array.")
 
 
 def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] = ()) -> Path:
@@ -339,7 +341,7 @@ def _rejection(call: MetalCall, errors: str) -> str:
     errors = re.sub(place, lambda m: "{}line {}".format(*_lines_of(call, int(m[1]))), errors)
     lacking = [word for word in re.findall(r"'(?:metal::)?(\w+)", errors) if word in LACKING]
     if lacking:
-        return f"Metal has {lacking[0]}; the emulator lacks it ({errors})"
+        return f"the emulator does not support {lacking[0]} ({errors})"
     return f"clang rejects it: {errors}"
 
 

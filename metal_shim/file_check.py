@@ -148,10 +148,10 @@ def _value(
         return ArrayType((len(numbers),), word), bytes_of(np.array(numbers), word)
     match = _SHAPE.fullmatch(text)
     if match is None:
-        raise NotWhole(f"{p.name}={text} is no number, no shape as 16x32 and no @FILE.npy.")
+        raise NotWhole(f"{p.name}={text} is not a number, a shape such as 16x32 or @FILE.npy.")
     word = match["dtype"] or _require_word(p, word, own)
     if word not in TYPES:
-        raise NotWhole(f"{p.name}: {word} is no dtype; these are: {', '.join(TYPES)}.")
+        raise NotWhole(f"{p.name}: {word} is not a dtype; the dtypes are: {', '.join(TYPES)}.")
     shape = tuple(map(int, match["shape"].split("x")))
     kind = ArrayType(shape, word)
     if match["fill"]:
@@ -173,7 +173,7 @@ def _require_word(p: Parameter, word: str, own: str) -> str:
 
 
 class NotANumber(WorkbenchError, ValueError):
-    """A value of the command line is no number."""
+    """A value of the command line is not a number."""
 
 
 def number(text: str) -> int | float:
@@ -232,7 +232,7 @@ def bytes_of(values: np.ndarray, word: str) -> bytes:
 def _typed_array(array: np.ndarray, word: str) -> tuple[ArrayType, bytes]:
     word = word or str(array.dtype).replace("float", "fp")
     if word not in TYPES:
-        raise NotWhole(f"Metal has no {array.dtype}, the dtype of a file.")
+        raise NotWhole(f"Metal does not support {array.dtype}, the dtype of a file.")
     return ArrayType(tuple(array.shape) or (1,), word), np.ascontiguousarray(array).tobytes()
 
 

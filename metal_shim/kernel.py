@@ -96,7 +96,7 @@ def metal_kernel(
     where a name is none."""
     for word in (name, *inputs.split(), *outputs.split(), *same_value.split()):
         if not re.fullmatch(r"[A-Za-z_]\w*", word):
-            raise ValueError(f"{word!r} is no name in Metal; use letters, digits and _")
+            raise ValueError(f"{word!r} is not a valid name in Metal; use letters, digits and _")
     arrays = (tuple(inputs.split()), tuple(outputs.split()))
     source = MetalSource(name, *arrays, body, header, atomic_outputs=atomic_outputs)
     return MetalKernel(source, tuple(same_value.split()))
@@ -129,7 +129,9 @@ def _check(
                     "call .cpu() first."
                 )
             if x.dtype not in WORDS:
-                raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
+                raise LaunchRejected(
+                    f"{source.name}: Metal does not support {x.dtype}, the dtype of {name}."
+                )
 
 
 def _values(template: Mapping[str, torch.dtype | TemplateValue]) -> dict[str, TemplateValue]:

@@ -1,5 +1,6 @@
-"""What several kernels share beside `msl`: text, configs, limits, work and launch of kernels with a
-threadgroup for each row, SIMD-groups for a block of a product, or chains of multiply-adds."""
+"""Text, configs, limits, work and launch that several kernels share, in addition to `msl`: kernels
+with a threadgroup for each row, SIMD-groups for a block of a product, or chains of multiply-adds.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def refuse_rows(config: HeldRows, limits: Limits, *, itemsize: int, M: int, N: i
 
 
 def reject_rows(held: int, N: int) -> str | None:
-    """Return why so many values of a threadgroup are no whole row of N, or None if they are."""
-    return f"{held} values are held, and a row has {N}" if held < N else None
+    """Return why so many values of a threadgroup do not hold a row of N, or None if they do."""
+    return f"the threads hold {held} values, but a row has {N}" if held < N else None
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def refuse_uneven(config: Any) -> str | None:
     for axis in "mn":
         block, count = getattr(config, f"block_{axis}"), getattr(config, f"simd_{axis}")
         if block % (8 * count):
-            return f"block_{axis} = {block} is no multiple of 8 x {count} SIMD-groups"
+            return f"block_{axis} = {block} is not a multiple of 8 x {count} SIMD-groups"
     return None
 
 

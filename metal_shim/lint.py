@@ -125,7 +125,7 @@ def _address_spaces(text: Text) -> Iterator[LintFinding]:
 
 
 def _start_of_type(text: Text, end: int) -> int | None:
-    """Return the index where the type that ends at a word begins, or None if it is no type."""
+    """Return the index where the type that ends at a word begins, or None if it is not a type."""
     end -= text.word(end) == "const"
     if text.word(end) in text.types:
         return end
@@ -157,7 +157,7 @@ def _recursion(text: Text) -> Iterator[LintFinding]:
         while reached != before:
             before, reached = reached, reached.union(*(calls[called] for called in reached))
         if name in reached:
-            sentence = f"{name} calls itself, and Metal has no stack for that"
+            sentence = f"{name} calls itself; Metal does not support recursion"
             yield _finding(text, start, LintRule.RECURSION, sentence)
 
 
@@ -168,22 +168,20 @@ def _header(text: Text) -> Iterator[LintFinding]:
     for i, word in enumerate(text.words):
         declared = word == "threadgroup" and text.word(i + 1) in text.types
         if declared and text.word(i + 2).isidentifier() and text.word(i + 3) in ("[", ";", "="):
-            sentence = (
-                f"`{text.word(i + 2)}` is threadgroup memory, which only the body can declare"
-            )
+            sentence = f"`{text.word(i + 2)}` is threadgroup memory; declare it in the body"
             yield _finding(text, i, LintRule.THREADGROUP, sentence)
         elif word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
-            sentence = f"MLX adds {word} to the body alone; pass it as an argument"
+            sentence = f"MLX adds {word} only to the body; pass it as an argument"
             yield _finding(text, i, LintRule.HEADER_ATTRIBUTE, sentence)
         elif word in shapes:
-            sentence = f"MLX adds {word} where the body names it; pass it as an argument"
+            sentence = f"MLX adds {word} only if the body names it; pass it as an argument"
             yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
 def _attributes(text: Text) -> Iterator[LintFinding]:
     for i in range(len(text.words)):
         if text.opens(i) and (name := text.word(i + 2)) not in _KNOWN_ATTRIBUTES:
-            yield _finding(text, i, LintRule.ATTRIBUTE, f"[[{name}]] is no attribute of Metal")
+            yield _finding(text, i, LintRule.ATTRIBUTE, f"[[{name}]] is not a Metal attribute")
 
 
 def _missing_words(text: Text) -> Iterator[LintFinding]:
@@ -209,7 +207,7 @@ def _names(text: Text) -> Iterator[LintFinding]:
     names = [] if text.is_in_header else [*text.source.inputs, *text.source.outputs]
     for name in names:
         if name in ATTRIBUTES:
-            sentence = f"an array is called {name}, which is an attribute"
+            sentence = f"an array has the name of the attribute {name}"
             yield _finding(text, 0, LintRule.NAME, sentence)
     for name in {n for n in names if names.count(n) > 1}:
         yield _finding(text, 0, LintRule.NAME, f"two arrays are called {name}")

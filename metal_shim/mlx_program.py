@@ -173,7 +173,7 @@ class CheckedKernel:
             options = emulate.EmulationOptions(schedule, is_unchecked=True)
             with suppress(emulate.EmulationError), emulate.emulation(options):
                 return emulate.emulate_launch(launch)
-        self.notes.add("the program got zeros for outputs of a run that a finding ended")
+        self.notes.add("a finding ended a run, and its outputs are zeros")
         outputs = zip(self.source.outputs, launch.call.outputs, strict=True)
         return [launch.initial.get(name, bytes(model.bytes)) for name, model in outputs]
 
@@ -198,7 +198,7 @@ class CheckedKernel:
 
     def _word(self, dtype: Any, name: str) -> str:
         if dtype not in DTYPES:
-            self._refuse(f"the emulator has no {dtype}, the dtype of {name}")
+            self._refuse(f"the emulator does not support {dtype}, the dtype of {name}")
         return DTYPES[dtype]
 
     def _value(self, value: Any, name: str) -> bool | int | str:
@@ -216,7 +216,7 @@ class CheckedKernel:
         size = SIZES[word]
         strides = tuple(stride // size for stride in view.strides)
         if any(stride < 0 for stride in strides):
-            self._refuse(f"{name} has a negative stride, which the emulator does not hold")
+            self._refuse(f"{name} has a negative stride; the emulator does not support that")
         last = sum((n - 1) * s for n, s in zip(view.shape, strides, strict=True))
         flat = np.lib.stride_tricks.as_strided(view, (last + 1 if view.size else 0,), (size,))
         return ArrayType(tuple(x.shape), word, strides), flat.tobytes()

@@ -323,7 +323,7 @@ void access(void* address, uint32_t n, bool write, void* pc, Atomic atomic = NO_
     if ((p >= own && p < own + STACK) || in_an_object(p)) return;
     return fail("memcheck", pc, p >= stacks && p < stacks + 1024 * STACK
                 ? "%s beyond the thread's own arrays"
-                : "%s at an address that no buffer is near", verb);
+                : "%s at an address far from every buffer", verb);
   }
   if (failed) return;
   if (--accesses_left == 0)
@@ -575,8 +575,8 @@ __attribute__((weak)) float __truncsfbf2(float x) {
 
 void aligned(void* p, int n, bool write, void* pc) {
   if ((uintptr_t)p % n)
-    fail("memcheck", pc, "%s of %d bytes at an address that is no multiple of them",
-         write ? "write" : "read", n);
+    fail("memcheck", pc, "%s of %d bytes at an address that is not a multiple of %d",
+         write ? "write" : "read", n, n);
   access(p, n, write, pc);
 }
 #define HOOKS(n) \
@@ -631,7 +631,7 @@ void __ubsan_handle_implicit_conversion(Conversion* c, uint64_t from) {
 void msl_narrowed(uint64_t from, int line) {
   wraps(from, line, at_line(line), "an integer loses its upper bits in a cast at this size"); }
 void __ubsan_handle_load_invalid_value(Source* at) { // locals are filled with 0xAA
-  if (!request.unchecked) fail("initcheck", at_line(at->line), "read of a bool that nothing has set"); }
+  if (!request.unchecked) fail("initcheck", at_line(at->line), "read of a bool that was never set"); }
 UNDEFINED(float_cast_overflow, "a float is outside the range of the integer that it becomes")
 
 int main(int, char** arguments) {

@@ -399,7 +399,7 @@ def _parameter(
     declaration = re.sub(r"\s*([*&<>]|::)\s*", r"\1", declaration).replace(">const", "> const")
     declaration = declaration.replace(" ,", ",")
     if match := _TEXTURES.search(declaration):
-        raise NotWhole(f"Metal has {match[1]}, which {name} is; the emulator lacks it.")
+        raise NotWhole(f"{name} is a {match[1]}; the emulator does not support it.")
     attributes = _attributes(words)
     condition = attributes.get("function_constant")
     if condition is not None and not options.constants.get(condition, 0):
@@ -414,7 +414,7 @@ def _parameter(
     others = [attribute for attribute in attributes if attribute not in _OF_A_BUFFER]
     if declaration[-1:] not in "*&" or others:
         attribute = next(iter(others), "value")
-        raise NotWhole(f"the emulator gives no {attribute}, which {name} takes; pass it otherwise.")
+        raise NotWhole(f"{name} takes {attribute}; the emulator does not provide it.")
     fields = tuple(options.fields.get(name, {}).items())
     return Parameter(declaration, name, name, fields=fields)
 

@@ -501,7 +501,7 @@ def series() -> Rows:
             name = f"run{n}"
             began = 1e9 + 1000 * n
             own = replace(environment, commit=commit, dirty=dice.random() < 0.1)
-            runs[name] = RunFacts(name, began, "e", own)
+            runs[name] = RunFacts(name, began, own)
             at = f"2026-11-{1 + n % 28:02}T00:00:00+00:00"
             for impl, backend, by in (
                 ("rows", "triton", 1.0),

@@ -287,7 +287,7 @@ NAMES = (
     "products, share",
     "copies: host to device",
     "DRAM",
-    "peak memory beside inputs",
+    "peak memory without inputs",
     "idle: host wait",
     "largest error, in tolerances",
 )

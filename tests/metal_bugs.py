@@ -89,11 +89,11 @@ BUGS = [
     own[int(x[at])] = 1; //!
     y[at] = own[lane & 3];
     """),
-    Bug("misaligned vector", MEMORY, "at an address that is no multiple", """
+    Bug("misaligned vector", MEMORY, "at an address that is not a multiple", """
     const device float4* p = (const device float4*)(x + (lid & 31) + 1);
     y[at] = p[0].x; //!
     """),
-    Bug("misaligned vector of bytes", MEMORY, "read of 4 bytes at an address that is no mult", """
+    Bug("misaligned vector of bytes", MEMORY, "4 bytes at an address that is not a mult", """
     const device char4* p = (const device char4*)((const device char*)x + 1);
     const char4 v =
         p[lid]; //!
@@ -301,10 +301,10 @@ BUGS = [
     Bug("float outside int", MEMORY, "outside the range of the integer", """
     y[at] = float(int(x[at] + 1e12f)); //!
     """),
-    Bug("wild pointer", MEMORY, "an address that no buffer is near", """
+    Bug("wild pointer", MEMORY, "an address far from every buffer", """
     y[at] = *(const device float*)(ulong(at) + 123456789012ul); //!
     """),
-    Bug("address near zero", MEMORY, "an address that no buffer is near", """
+    Bug("address near zero", MEMORY, "an address far from every buffer", """
     y[at] = *(const device float*)(ulong(at) * 4 + 4); //!
     """),
     Bug("fault in a helper", MEMORY, "outside device memory x", """

@@ -44,7 +44,7 @@ Kernel Workbench: which configuration, how far from the limit, why, and did my c
   workbench sweep softmax --device h200 --budget 20    the best config, without a GPU too; a page
   workbench new-kernel my_gelu                         a working kernel file, to be changed
   workbench tune mine.py:kernel --arg ... --grid ...   your own @triton.jit function
-  workbench diagnose softmax --device h200             what its time is lost to
+  workbench diagnose softmax --device h200             where its time goes
   workbench compare HEAD~1 WORKING --kernel mine.py    did my change help?
 
 All commands: workbench --help. Words complete with Tab after: workbench --install-completion."""

@@ -59,7 +59,7 @@ def problems(context: Context) -> list[dict[str, int]]:
 def variant_names(sizes: Mapping[str, int]) -> tuple[str, str, str]:
     """Return the names of the variants: the CPU's, the GPU's, and the GPU's without launches."""
     at = f"{sizes['B']} x {sizes['V']}"
-    return f"CPU, {at}", f"GPU, {at}", f"GPU alone, {at}"
+    return f"CPU, {at}", f"GPU, {at}", f"GPU only, {at}"
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
@@ -91,7 +91,7 @@ def analysis(
     ]
     slow, fast = span_of(cpu), span_of(gpu)
     if context.predicts:
-        text = "what the CPU takes, for launches or for samples, is not predicted."
+        text = "the time of the CPU, for launches or for samples, is not predicted."
         return Analysis("needs a GPU", f"{at}: {text}", evidence, caveats=caveats)
     if slow is None or fast is None:
         text = "CPU or GPU gave no time, so there is no comparison."

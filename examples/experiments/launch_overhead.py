@@ -176,8 +176,8 @@ def caveats(line: Timeline) -> list[str]:
         "No trace was taken: GPU time is that of the same calls in a graph. Steps from kernel to "
         "kernel are part of it, and intervals span what an empty kernel takes there."
         if line.step is not None
-        else "What an empty kernel takes in a graph is unknown, so computing time is only known to "
-        "be at most GPU time."
+        else "The time of an empty kernel in a graph is unknown, so computing time is only known "
+        "to be at most GPU time."
     ]
     return [*text, "A graph of these times holds many calls, which share its own launch."]
 

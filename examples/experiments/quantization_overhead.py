@@ -157,7 +157,7 @@ def _analyse(context: Context, sizes: Sizes, results: Mapping[str, VariantResult
         text = "A or B has no cold time; the reasons are listed below."
         return Analysis("no verdict", text, rows, caveats=caveats)
     word, text = verdict_text(cold, kind, context.dtype)
-    ideal_text = f"by bytes alone it would be {100 * ideal:+.0f} %"
+    ideal_text = f"by bytes only it would be {100 * ideal:+.0f} %"
     return Analysis(word, f"{text}; {ideal_text}.", rows, caveats=caveats)
 
 
@@ -238,7 +238,7 @@ def _caveats(context: Context, sizes: Sizes, results: Mapping[str, VariantResult
 
 
 EXPERIMENT = Experiment(
-    "what unpacking costs: a product with fp16 weights against Q4_K",
+    "the cost of unpacking: a product with fp16 weights against Q4_K",
     variants,
     analyse,
     kernels=("q4_k_matmul",),

@@ -39,4 +39,4 @@ def read(source: Source) -> Trace:
     return trace
 
 
-READER = TraceReader("notes beside a Metal capture", sniff, read)
+READER = TraceReader("notes next to a Metal capture", sniff, read)

@@ -245,7 +245,7 @@ def memory_and_accuracy(
         target = "" if others is None else "stable: no more than torch's"
         rows.append(
             Evidence(
-                "peak memory beside inputs",
+                "peak memory without inputs",
                 float(result.peak_bytes),
                 "B",
                 "measured",
@@ -297,8 +297,8 @@ def notes() -> list[str]:
     return [
         "Peak memory is that of an eager call. Accuracy is the largest error against the float64 "
         "reference over what the kernel's tolerance allows there.",
-        "Products are timed alone on cold inputs, which in the step may lie in the cache: their "
-        "share is rather too large.",
+        "Products are timed by themselves on cold inputs. In the step these may lie in the cache, "
+        "so the share is an upper estimate.",
         "No trace was taken: GPU time is that of the same calls in a graph.",
     ]
 
@@ -322,14 +322,15 @@ def predicted_analysis(sizes: Sizes, results: Mapping[str, VariantResult]) -> An
         calls += piece.calls
     text, hosts = describe_sizes(sizes), [EAGER, TORCH, WAIT]
     caveats = reasons({n: f for n, f in results.items() if n not in (GRAPH, *hosts)})
-    caveats.append("What the CPU takes, and what waits for it, is not predicted.")
+    caveats.append("The time of the CPU and the waiting for it are not predicted.")
     if missing:
-        sentence = f"{text} There is no sum, for the model says nothing of {missing[0]}."
+        sentence = f"{text} There is no sum: the model does not predict {missing[0]}."
         return Analysis("needs a GPU", sentence, rows, caveats=caveats)
     rows += whole_step(total, products, calls)
     sentence = (
         f"{text} The model gives its {calls} kernels ~{total * 1e6:.0f} µs in a graph, "
-        f"~{100 * products / total:.0f} % of it products; what the CPU adds, a GPU must show."
+        f"~{100 * products / total:.0f} % of it products; the time that the CPU adds is only "
+        "known on a GPU."
     )
     return Analysis("needs a GPU", sentence, rows, caveats=caveats)
 

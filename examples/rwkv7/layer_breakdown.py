@@ -367,8 +367,8 @@ def doubts(
 ) -> list[str]:
     """What the numbers do not say."""
     text = [
-        "Floors count what a part is given and what it leaves, weights included, each moved once; "
-        "what its own calls pass each other is not in them."
+        "A floor counts the inputs, the weights and the outputs of a part, each moved once. It "
+        "leaves out the data that its own calls pass to each other."
     ]
     if kind == "predicted":
         text.append(

@@ -106,7 +106,7 @@ def test_another_file_under_the_name_of_the_spec_is_a_claim(processes, tmp_path)
     path = Cheat("honest", (), {}).write(tmp_path)
     (tmp_path / "scaled_rows.py").write_text(SPEC.read_text() + "\nimport os\n")
     result, claim = strict(processes, path)
-    assert result.word == "plausible" and "scaled_rows.py, which is none of the Spec's" in claim
+    assert result.word == "plausible" and "scaled_rows.py, which is not a file of the Spec" in claim
 
 
 @pytest.mark.nightly

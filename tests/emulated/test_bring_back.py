@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from metal_shim.bring_back import main
+from metal_shim.rehearsal import REHEARSED, RehearsalCall, RehearsalDriver, SameProcess
 from workbench import catalog, cli
 from workbench.backend.metal.metal import MetalLive, NoMetal
 from workbench.backend.protocol import Problem, TimingTask
@@ -30,7 +31,6 @@ from workbench.data.returned import MOST_BYTES, ReturnedError, pack, unpack
 from workbench.device.hardware import UNCOMPILED
 from workbench.measurement import metal_worker
 from workbench.measurement.candidate import Refusal, Timed
-from workbench.measurement.rehearsal import REHEARSED, RehearsalCall, RehearsalDriver, SameProcess
 from workbench.tuner.space import RecordFactory
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +213,7 @@ def test_what_cannot_be_timed_is_a_failure_of_its_own(monkeypatch):
     tasks.append(TimingTask(problem, good, clock="host"))
     results = [part.result for part in backend.measure_interleaved(tasks)]
     assert isinstance(results[0], Timed)
-    words = ["too short", "y is wrong", "only Metal kernels", "launches nothing"]
+    words = ["too short", "y is wrong", "only Metal kernels", "before the launch"]
     for result, word in zip(results[1:], words, strict=True):
         assert isinstance(result, Refusal) and word in result.reason
 

@@ -138,15 +138,15 @@ def test_a_finding_has_the_line_of_the_file(file):
 @pytest.mark.parametrize(
     ("kernel", "values", "constants", "says"),
     [
-        ("drawn", {"y": "1"}, {}, "Metal has texture2d, which image is; the emulator lacks it"),
+        ("drawn", {"y": "1"}, {}, "image is a texture2d; the emulator does not support it"),
         ("missing", {}, {}, "no kernel missing; name one of .*: scale_f32, scale_f16"),
         ("", {}, {}, "has the kernels scale_f32, .*; choose one with --kernel"),
         ("scale_f32", SCALED, {}, "the function constant negative has no value"),
         ("scale_f32", {"x": "8"}, {"negative": 0}, "memory is threadgroup memory .*; give its"),
         ("beyond", {}, {}, r"the argument y \(device float\*\) has no value; give one as --arg"),
         ("beyond", {"y": "8", "z": "1"}, {}, "beyond has no argument z; it has y, at"),
-        ("beyond", {"y": "a"}, {}, "y=a is no number, no shape"),
-        ("beyond", {"y": "fp8:8"}, {}, "fp8 is no dtype"),
+        ("beyond", {"y": "a"}, {}, "y=a is not a number, a shape"),
+        ("beyond", {"y": "fp8:8"}, {}, "fp8 is not a dtype"),
         ("scale_f32", {**SCALED, "args": "1"} | {"args.by[1]": ""}, {"negative": 0}, "rejects it"),
     ],
 )

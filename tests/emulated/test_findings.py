@@ -185,7 +185,7 @@ def test_a_whole_kernel_runs_as_it_is_and_names_its_lines():
     [
         (WHOLE, "the function constant doubled has no value"),
         ("void plain() {}", "no kernel shifted"),
-        (WHOLE.replace("lid [[thread_index_in_threadgroup]]", "lid [[amplification_id]]"), "gives"),
+        (WHOLE.replace("lid [[thread_index_in_threadgroup]]", "lid [[amplification_id]]"), "takes"),
     ],
 )
 def test_a_text_that_is_no_whole_kernel_is_one_sentence(text, says):
@@ -223,7 +223,7 @@ def test_a_bool_that_nothing_has_set_is_named(body):
     start = "const uint i = thread_position_in_grid.x;\n"
     kernel = metal_kernel("flag", inputs="x", outputs="y", body=start + body, header=header)
     x = torch.arange(64.0)
-    with pytest.raises(EmulationError, match="read of a bool that nothing has set") as raised:
+    with pytest.raises(EmulationError, match="read of a bool that was never set") as raised:
         kernel(x, like=x, grid=(64, 1, 1), group=64)
     assert raised.value.finding.check is CheckName.INITCHECK and raised.value.finding.line >= 4
     clean = start + "bool b[2];\nb[0] = x[i] > 3;\nb[1] = false;\ny[i] = b[0] || b[1] ? 1 : 0;"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from metal_shim.rehearsal import REHEARSED, RehearsalCall, RehearsalDriver, SameProcess
 from workbench.backend.metal.metal import MetalLive
 from workbench.commands.ceilings import CeilingsOptions
 from workbench.commands.ceilings_command import CeilingsCommand
@@ -30,7 +31,6 @@ from workbench.experiments import (
 )
 from workbench.experiments.analysis import ceilings
 from workbench.measurement import metal_worker
-from workbench.measurement.rehearsal import REHEARSED, RehearsalCall, RehearsalDriver, SameProcess
 
 RATE, PEAK = 3.6e11, 1.2e13  # 0.9 of the bandwidth and 0.88 of the peak that an M2 Max is stated
 

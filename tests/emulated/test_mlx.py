@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from metal_body import IMPLS
 
 from metal_shim.check import cases
+from metal_shim.rehearsal import REHEARSED, SameProcess
 from metal_shim.signature import metal_text
 from workbench import catalog
 from workbench.backend.metal.emulated import plan_launches
@@ -28,7 +29,6 @@ from workbench.device.hardware import UNCOMPILED
 from workbench.measurement.candidate import Timed
 from workbench.measurement.correctness import PreparedProblem, check, check_outputs
 from workbench.measurement.metal_timing import MetalProtocol
-from workbench.measurement.rehearsal import REHEARSED, SameProcess
 from workbench.spec import NoKnobs
 from workbench.tuner.space import RecordFactory
 

@@ -79,7 +79,7 @@ def test_a_program_that_fails_or_launches_nothing_is_2(tmp_path, capsys):
     for words, says in (
         (["--mlx"], "name a program"),
         (["--mlx", "-m"], "name a program"),
-        (["--mlx", str(tmp_path / "other.py")], "there is no file"),
+        (["--mlx", str(tmp_path / "other.py")], "does not exist"),
     ):
         assert check.main(words) == 2
         assert says in capsys.readouterr().err
@@ -162,7 +162,7 @@ def test_after_a_finding_that_ends_a_run_the_program_gets_zeros():
     outside, output = report.findings
     assert "outside device memory x: at index 8 of 8" in str(outside)
     assert "output y[4] was never written" in str(output)
-    assert report.refusals[0].startswith("k: the emulator has no mlx.core.complex64")
+    assert report.refusals[0].startswith("k: the emulator does not support mlx.core.complex64")
 
 
 def test_the_plugin_fails_the_test_that_launched_a_race(pytester):

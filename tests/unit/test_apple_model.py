@@ -238,7 +238,7 @@ def test_the_threads_of_guide_2_are_choices(name):
 
 def test_simd_groups_that_do_not_divide_a_block_are_refused():
     reason = refused("matmul", "simdgroup", SQUARE, block_m=16, simd_m=4)
-    assert reason == "block_m = 16 is no multiple of 8 x 4 SIMD-groups"
+    assert reason == "block_m = 16 is not a multiple of 8 x 4 SIMD-groups"
 
 
 def test_threadgroup_memory_is_counted_from_the_declarations():

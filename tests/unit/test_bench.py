@@ -360,7 +360,7 @@ def test_calls_walk_over_the_sets_and_a_flush_comes_before_each_round(sets, call
         event_samples(turning.step(2e-4), calls)
         assert used == [i % sets for i in range(calls)]
         assert flushed == list(range(0, calls, sets))
-        assert len(turning._kept_outputs) == min(sets, calls), "as many outputs live as sets"
+        assert len(turning.outputs) == min(sets, calls), "as many outputs live as sets"
 
 
 @given(seconds=st.floats(0.0, 0.05), least=st.integers(1, 40), device_s=st.floats(6.4e-5, 5e-3))
@@ -533,7 +533,7 @@ def test_a_call_that_no_graph_can_hold_is_timed_by_the_host(cuda):
     bench._graphs = SimpleNamespace(capture=capture)
     turning, _ = rotation(cuda, device_s=1e-5)
     timed = bench.choose_method(turning, 1e-5)
-    assert timed.method == "host" and not turning._kept_outputs
+    assert timed.method == "host" and not turning.outputs
 
 
 def test_a_screen_may_ask_for_a_shorter_graph(cuda):

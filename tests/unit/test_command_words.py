@@ -54,7 +54,7 @@ def test_operators_are_by_their_own_time_of_the_gpu_where_one_was_used():
     _, table = cells(operators.operator_table(many))
     assert len(table) == 21 and table[20][:2] == ("2 more", "4") and table[20][3] == "9 %"
     assert len(table[0][0]) == 60 and table[0][0].endswith("x...")
-    assert operators._short("y" * 60) == "y" * 60
+    assert operators.short("y" * 60) == "y" * 60
     _, table = cells(operators.operator_table(many[:20]))
     assert len(table) == 20
 

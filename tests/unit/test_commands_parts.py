@@ -156,7 +156,7 @@ def test_a_job_that_loses_its_gpu_too_often_is_an_error(spread_on):
         one._waiting.clear()
         one._requeue(lost, gpu("A"))
         assert lost.moves == number and bool(one._waiting) == (number <= spread.MOVES)
-    assert str(one._errors[0]).startswith("heavy lost its worker 6 times; what was obtained is")
+    assert str(one._errors[0]).startswith("heavy lost its worker 6 times; its results are")
     assert len(said) == spread.MOVES
 
 
@@ -210,7 +210,7 @@ def test_a_cluster_without_gpus_is_waited_for_up_to_a_limit(spread_on, monkeypat
     clock.now += 60.0
     with pytest.raises(KeyboardInterrupt):
         one._look_for_gpus()
-    assert said == ["No GPU is left; what was obtained is stored, and the same command goes on."]
+    assert said == ["No GPU is left; the results are stored, and the same command continues."]
     farm.refusals = ["The worker a was refused.", "The worker b was refused."]
     one._served = False
     with pytest.raises(ClusterError, match="worker b was refused"):

@@ -608,7 +608,7 @@ def test_an_experiment_runs_to_its_page(tmp_path, predicts):
     word = "predicted: faster" if predicts else "faster"
     assert [f.word for f in findings] == [word, word]
     assert all(f.dtype == "fp16" and f.kernel == "q4_k_matmul" for f in findings)
-    assert "-66.7 %" in text.getvalue() and "by bytes alone" in text.getvalue()
+    assert "-66.7 %" in text.getvalue() and "by bytes only" in text.getvalue()
 
 
 def test_a_ratio_of_predictions_claims_no_interval():

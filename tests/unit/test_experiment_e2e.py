@@ -71,7 +71,7 @@ def test_the_table_of_guide_four():
     assert wait.value == pytest.approx(20 / 600) and wait.target == "< 5 %" and wait.met is True
     assert eager["launch overhead, share"].value == pytest.approx(400 / 600)
     assert graph["launch overhead, share at most"].value == pytest.approx(33 * 0.8 / 200)
-    assert graph["peak memory beside inputs"].met is True
+    assert graph["peak memory without inputs"].met is True
     assert graph["largest error, in tolerances"].met is True
     assert by_name(of, IMPACT)["time in which the GPU waits"].value == pytest.approx(2 / 3)
     assert by_name(of, GAINS)["capture the step in a graph"].value == pytest.approx(2 / 3)

@@ -807,7 +807,7 @@ def test_a_regime_without_both_operands_leaves_the_other(monkeypatch):
     monkeypatch.setattr(quantization_overhead, "_rows", lambda regime, *given: [])
     at = SimpleNamespace(intervals=False, dtype="bf16")
     found = quantization_overhead._analyse(at, {"M": 1}, results)
-    assert found.word != "no verdict" and "by bytes alone it would be -50 %" in found.sentence
+    assert found.word != "no verdict" and "by bytes only it would be -50 %" in found.sentence
     assert [(row.value, row.group) for row in found.evidence] == [(-0.5, "cold calls")]
 
 

@@ -85,7 +85,7 @@ PROMISES = {
         r"^q4_k_matmul: at least 9.24", "workbench experiment expected --quiet --device m2max "
         "--sizes M=1,N=2560,K=2560"),
     "workbench experiment block_size": r"512 threads over 256 threads",
-    "workbench experiment cpu_vs_gpu": r"GPU alone, 8 x 128256",
+    "workbench experiment cpu_vs_gpu": r"GPU only, 8 x 128256",
     "workbench experiment cpu_vs_gpu --json -": r'"findings"',
     "workbench experiment examples/rwkv7/e2e.py": r"(?s)kernel count.*products, share",
     "workbench experiment examples/rwkv7/layer_breakdown.py": r"(?s)attention_linear.*wkv.*ffn",

@@ -313,6 +313,7 @@ METAL_ORDER = {
     "kernels": {"spec", "kernels", "variants"},
     "check": {"spec", "data", "device", "catalog", "measurement"},
     "capture": {"spec", "data", "device", "catalog", "measurement", "backend", "commands"},
+    "rehearsal": {"spec", "data"},
     "bring_back": {"spec", "data", "device", "measurement", "backend", "commands"},
 }
 

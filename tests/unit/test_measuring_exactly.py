@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from metal_shim import rehearsal
 from workbench.measurement import (
     back_to_back,
     bench,
@@ -21,7 +22,6 @@ from workbench.measurement import (
     packed,
     probe,
     reference,
-    rehearsal,
     rounds,
     stream,
     transfers,
@@ -544,7 +544,7 @@ def test_the_peak_of_memory_is_that_beyond_what_is_held(monkeypatch, still):
     monkeypatch.setattr(torch, "cuda", cuda)
     order = []
     rotation = Rotation(lambda x, config: order.append("call") or x, None, [("a",)])
-    rotation._kept_outputs[0] = ("old",)
+    rotation.outputs[0] = ("old",)
     assert rotation.peak_bytes() == 250 and order == ["reset", "call"] and still == [1]
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from metal_shim.rehearsal import RehearsalDriver
 from workbench.data import stats, verdict
 from workbench.device.hardware import device_named
 from workbench.measurement import (
@@ -32,7 +33,6 @@ from workbench.measurement.graphs import NotCapturable
 from workbench.measurement.halving import survivors
 from workbench.measurement.metal_timing import MetalEntrant, MetalProtocol, WarmUp, chain_length
 from workbench.measurement.protocol import Protocol
-from workbench.measurement.rehearsal import RehearsalDriver
 from workbench.measurement.rounds import Window, compare, play, settle, stable
 from workbench.measurement.stream import FirstCall
 from workbench.measurement.worker import MeasureJob

@@ -80,7 +80,7 @@ def test_what_keeps_a_rule_is_accepted(rule):
 @pytest.mark.parametrize(
     ("inputs", "outputs", "says"),
     [
-        (("x",), ("grid_size",), "which is an attribute"),
+        (("x",), ("grid_size",), "has the name of the attribute"),
         (("x", "y"), ("y",), "two arrays are called y"),
     ],
 )

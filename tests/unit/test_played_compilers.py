@@ -779,7 +779,7 @@ def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
         assert (refused.stage, refused.rule) == (stage, "process" if stage == "check" else None)
         assert words.rpartition(": ")[2] in refused.reason
     found = []
-    assert count() == Refusal("check", "the launch runs no Metal kernel", rule="launches")
+    assert count() == Refusal("check", "the launch does not run a Metal kernel", rule="launches")
     raised.append(SpecFault("s"))
     with pytest.raises(SpecFault):
         count()

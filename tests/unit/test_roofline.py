@@ -237,7 +237,7 @@ def load_of(time_us, flops=0, moved=0, regime="cold", **more):
         (load_of(1, moved=int(9e12 * 1e-6), regime="hot"), "above its ceiling", "hot:"),
         (load_of(9, moved=int(1.2 * DRAM * 9e-6), regime="predicted"), "above its ceiling",
          "the model"),
-        (load_of(100, moved=int(1.005 * DRAM * 1e-4)), "memory-bound", "as far as both spreads"),
+        (load_of(100, moved=int(1.005 * DRAM * 1e-4)), "memory-bound", "equal within both spreads"),
     ],
 )  # fmt: skip
 def test_words(load, word, text):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.frame import frame_of
@@ -41,7 +41,7 @@ def outcomes_frame(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
     axes = dict.fromkeys(axis for o in outcomes for axis in o.case.sizes)
     knobs = dict.fromkeys(knob for o in outcomes for knob in o.case.config)
     timed_first = sorted(outcomes, key=lambda o: isinstance(o, Failure))
-    frame = _frame((_outcome(o) for o in timed_first), [*FIRST, *axes, *knobs, *LAST])
+    frame = frame_of((_outcome(o) for o in timed_first), [*FIRST, *axes, *knobs, *LAST])
     return frame.astype(dict.fromkeys([*axes, *knobs], "Int64"))  # Impls differ in their knobs
 
 
@@ -98,7 +98,7 @@ def comparisons_frame(comparisons: Sequence[Comparison]) -> pandas.DataFrame:
             row |= {"ratio": time.middle, "low": time.low, "high": time.high}
             row |= {"threshold": verdict.threshold}
         rows.append(row)
-    return _frame(rows, (*columns, "threshold", "rounds", "reason"))
+    return frame_of(rows, (*columns, "threshold", "rounds", "reason"))
 
 
 def evidence_frame(findings: Sequence[Finding]) -> pandas.DataFrame:
@@ -114,7 +114,7 @@ def evidence_frame(findings: Sequence[Finding]) -> pandas.DataFrame:
         for finding in findings
         for e in finding.evidence
     ]
-    return _frame(rows, (*columns, "low", "high"))
+    return frame_of(rows, (*columns, "low", "high"))
 
 
 def profiles_frame(profiles: Sequence[Profile]) -> pandas.DataFrame:
@@ -128,15 +128,11 @@ def profiles_frame(profiles: Sequence[Profile]) -> pandas.DataFrame:
         }
         for p in profiles
     ]
-    return _frame(rows, (*columns, *metrics))
+    return frame_of(rows, (*columns, *metrics))
 
 
 def ceilings_frame(ceilings: Mapping[str, Mapping[str, Any]]) -> pandas.DataFrame:
     """Return one row per ceiling: its value and unit, `kind` (measured, datasheet or computed), the
     dtype and the state of the clock, and its source."""
     columns = ("name", "value", "unit", "kind", "level", "dtype", "state", "source", "failed")
-    return _frame(({"name": name, **c} for name, c in ceilings.items()), columns)
-
-
-def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    return frame_of(rows, columns)
+    return frame_of(({"name": name, **c} for name, c in ceilings.items()), columns)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any
 
 from workbench.backend.offline import model_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
@@ -20,6 +20,7 @@ from workbench.catalog.source import load_kernel
 from workbench.compile import CompileError
 from workbench.compile.code_identity import compile_code
 from workbench.data.clock import timestamp
+from workbench.data.closing import Closing
 from workbench.data.errors import first_sentence
 from workbench.data.record import Case, Failure, Outcome, Record, key_of
 from workbench.data.triton_key import key_of_triton
@@ -139,7 +140,7 @@ def facts_task(job: FactsJob, device: Device) -> Outcome:
     return Record(case, "", "", "", "code", predicted, *costs, "not here", None, **facts)
 
 
-class Compilers:
+class Compilers(Closing):
     """Pools of compiling processes, one for each version of Triton; `close` or the end of a `with`
     block ends them all."""
 
@@ -203,12 +204,6 @@ class Compilers:
     def close(self) -> None:
         """End all processes."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _unusable(folder: Path | None, reason: str) -> CompilerError:

@@ -140,7 +140,7 @@ class Measuring:
         try:
             self._now.ask(worker.begin, self._job, timeout_s=BEGIN_S)
         except LOST as error:
-            self._replace()
+            self.replace()
             raise CannotBegin(f"the process that makes the inputs {error}") from None
         except SpecFault:  # no other process could prepare the problem either
             raise
@@ -177,7 +177,7 @@ class Measuring:
         try:
             result: dict[str, float] = self._now.ask(worker.self_test, timeout_s=BEGIN_S)
         except LOST as error:
-            self._replace()
+            self.replace()
             raise CannotBegin(f"the self-test {error}") from None
         return result
 
@@ -187,7 +187,7 @@ class Measuring:
         try:
             result: dict[str, float] = self._now.ask(worker.references, timeout_s=BEGIN_S)
         except LOST as error:
-            self._replace()
+            self.replace()
             raise CannotBegin(f"the library references {error}") from None
         return result
 
@@ -207,7 +207,7 @@ class Measuring:
         try:
             result, spent = self._now.ask(task, *args, timeout_s=timeout_s)
         except LOST as error:
-            self._replace()
+            self.replace()
             raise Lost(error) from None
         self.seconds["check"] += spent.check
         self.seconds["timed"] += spent.timing_s
@@ -224,14 +224,11 @@ class Measuring:
         except WorkbenchError:
             raise
         except Exception:
-            self._replace()
+            self.replace()
             raise
 
     def replace(self) -> None:
         """Replace the process, which can measure nothing more after a GPU error."""
-        self._replace()
-
-    def _replace(self) -> None:
         self._now.end()
         self.lost_processes += 1
         self._now, self._standby = self._standby or Solo(), None

@@ -262,7 +262,7 @@ def _reason_unpredictable(part: TimingTask) -> str:
     if part.candidate.impl.backend == "torch":
         return "a library's own version has no prediction; it is timed where there is a GPU"
     if part.clock == "host":
-        return "what the CPU takes to launch is not predicted; it is timed where there is a GPU"
+        return "the launch time of the CPU is not predicted; a GPU is needed to time it"
     return "calls on cached data are not predicted; they are timed where there is a GPU"
 
 

@@ -183,7 +183,7 @@ class _Supervisor:
         if self._stop is not None:
             self._check_stop(self._stop, now, running)
         elif late := [mark for mark in running if now > mark.deadline]:
-            self._kill(_late(late[0]))
+            self._kill(f"{late[0].what} took longer than {late[0].limit_s:.3g} s")
 
     def _check_stop(self, number: int, now: float, running: Sequence[Mark]) -> None:
         if not self._is_passed_on:  # a second one is harmless
@@ -195,7 +195,7 @@ class _Supervisor:
             name = signal.Signals(number).name
             self._kill(
                 f"stopped: the command went on for {ENDING_S:.0f} s after {name} and was killed; "
-                "what it had stored is kept, so run it again for the rest."
+                "its stored results are kept, so run it again for the rest."
             )
 
     def _kill(self, reason: str) -> None:
@@ -278,7 +278,3 @@ def _children() -> set[int]:
         with suppress(OSError):
             pids |= {int(pid) for pid in path.read_text().split()}
     return pids
-
-
-def _late(mark: Mark) -> str:
-    return f"{mark.what} took longer than {mark.limit_s:.3g} s"

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, cast
 
 from workbench.backend.compilers import FactsJob
 from workbench.backend.workers import BEGIN_S, LOST, Solo
+from workbench.data.closing import Closing
 from workbench.data.errors import first_sentence
 from workbench.data.record import Environment, Verdict
 from workbench.device.hardware import Device
@@ -49,31 +50,20 @@ class NoVersionTimes:
 
 
 @dataclass(frozen=True)
-class TakenWindow:
-    """A window that was taken before this was made."""
-
-    samples: Window
-
-    def window(self) -> Window:
-        """Return the window."""
-        return self.samples
-
-
-@dataclass(frozen=True)
 class ProcessEntrant:
     """The open config of a process. A window is over before `begin` returns, so that no two
     processes are on the GPU at once."""
 
     process: Solo
 
-    def begin(self, seconds: float, least: int = 1) -> TakenWindow:
+    def begin(self, seconds: float, least: int = 1) -> Window:
         """Return samples of about `seconds` in total, at least `least`, once they are taken. Raises
         what `Solo.ask` raises."""
-        window = self.process.ask(worker.window_alone, seconds, least, timeout_s=WINDOW_S)
-        return TakenWindow(window)
+        samples = (worker.window_alone, seconds, least)
+        return cast(Window, self.process.ask(*samples, timeout_s=WINDOW_S))
 
 
-class VersionTimer:
+class VersionTimer(Closing):
     """Three processes: two with the first version and one with the second. Holds the GPU's lock
     from the first comparison on; `close` or the end of a `with` block ends and releases all."""
 
@@ -164,9 +154,3 @@ class VersionTimer:
         """End the processes and release the GPU's lock."""
         self._end()
         self._locks.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from workbench.backend import replies
 from workbench.data.bytecode import keep_bytecode
+from workbench.data.closing import Closing
 from workbench.data.environment import FP_FUSION
 from workbench.data.memory import limit_memory
 from workbench.data.record import Cause
@@ -60,7 +61,7 @@ class Pool(Protocol):
         """End the processes that belong to this pool alone."""
 
 
-class Workers:
+class Workers(Closing):
     """A pool of processes. `close` or the end of a `with` block ends them all.
 
     Each task is given to an idle `Solo` by a thread. A process shares no pipe and no lock with
@@ -148,12 +149,6 @@ class Workers:
         self._threads.shutdown()  # each thread ends the process that it used
         for solo in idle:
             solo.end()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Solo:

@@ -58,7 +58,7 @@ def flops_fault(spec: Spec, sizes: Sizes) -> str | None:
         needs = "a whole number, 0 or more (// divides)"
         return f"{named} gives {short(count)}{at}; it must give {needs}"
     if count > MOST_FLOPS:
-        return f"{named} gives more than 2^100{at}, which no device does; correct it"
+        return f"{named} gives more than 2^100{at}; correct it"
     return None
 
 
@@ -79,7 +79,7 @@ def size_fault(spec: Spec, sizes: Sizes) -> str | None:
     if reason := spec.refuse(sizes):
         return f"do not fit: {reason}"
     if 3 * spec.bytes(sizes, "fp32") > MOST_BYTES:
-        return "need terabytes, which no device holds"
+        return "need terabytes of memory"
     return None
 
 
@@ -277,6 +277,6 @@ def _knob_faults(kind: type, one: Field[Any]) -> Iterator[str]:
     elif len(set(choices)) < len(choices):
         yield f"{named} names a choice twice: {short(choices)}"
     elif one.default not in (*choices, AUTO):
-        yield f"{named} has the default {short(one.default)}, which is none of its choices"
+        yield f"{named} has the default {short(one.default)}; it is not one of its choices"
     elif not one.init:
         yield f"{named} cannot be given to {kind.__name__}(...); leave out init=False"

@@ -60,7 +60,7 @@ class Loaded:
         impl = catalog.impl_of(self.spec, name)
         if code and self.hashes.get(name) not in ("", code):
             raise SourceChanged(
-                f"The code of {impl.title} changed during the run; what was obtained before is "
+                f"The code of {impl.title} changed during the run; the results so far are "
                 "stored, so run the command again for the new code."
             )
         return impl

@@ -157,7 +157,7 @@ def code_of_hsaco(image: bytes, beside: str) -> MachineCode:
         known = note_of(image)
     except ValueError as error:
         raise CodeError(f"{error}; compile it again.") from error
-    notes = ["source lines are not read from an hsaco; the .amdgcn file beside it has them"]
+    notes = ["source lines are not read from an hsaco; the .amdgcn file next to it has them"]
     try:
         listing = disassembled_hsaco(image, known.arch)
     except DisassemblyError as error:

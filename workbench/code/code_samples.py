@@ -160,12 +160,13 @@ def _sum_samples(tables: Sequence[InstructionTable], length: int) -> StallSample
         rows = dict(zip(table.addresses, table.values, strict=True))
         for place, address in zip(range(length), sorted(rows), strict=False):
             row = rows[address]
-            counts[place] += int(_finite(row[at]))
+            counts[place] += int(finite_count(row[at]))
             for column, reason in stalls:
                 known = by_reason[place]
-                known[reason] = known.get(reason, 0.0) + _finite(row[column])
+                known[reason] = known.get(reason, 0.0) + finite_count(row[column])
     return StallSamples(tuple(counts), tuple(by_reason), len(tables))
 
 
-def _finite(value: float | None) -> float:
+def finite_count(value: float | None) -> float:
+    """Return a counter's value, or 0 where it is missing or cannot be a count."""
     return value if value is not None and 0.0 <= value < 2.0**53 else 0.0

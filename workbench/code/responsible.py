@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from workbench.code.code_samples import finite_count
 from workbench.code.listing import Instruction
 from workbench.code.profiled_code import listing_of
 from workbench.code.sass_registers import Definitions
@@ -129,7 +130,7 @@ class _CountedCode:
         for head in heads:
             if head in self._table.heads:
                 at = self._table.heads.index(head)
-                return [_finite(self._table.values[row][at]) for row in self._rows]
+                return [finite_count(self._table.values[row][at]) for row in self._rows]
         return None
 
     # Classes by what ran
@@ -275,7 +276,3 @@ _WEIGHTS: Mapping[InstructionClass, Callable[[_CountedCode], list[float] | None]
     InstructionClass.NARROW: lambda code: code.executions(lambda op: bool(NARROW.match(op.opcode))),
     InstructionClass.VECTOR_ARITHMETIC: lambda code: code.executions(_is_one_of(frozenset(FLOPS))),
 }
-
-
-def _finite(value: float | None) -> float:
-    return value if value is not None and 0.0 <= value < 2.0**53 else 0.0

@@ -98,7 +98,7 @@ class BenchedFunction:
         except (TypeError, ValueError, ArithmeticError):
             pass
         raise CommandError(
-            f"{at} is {value!r:.60}, which no call can need; return a number from 0 on (a negative "
+            f"{at} is {value!r:.60}; return a number from 0 on (a negative "
             "one may be an overflow of 32 bits)."
         )
 
@@ -166,7 +166,7 @@ class BenchCommand:
             raise CommandError(str(error)) from error
         if self.target.bytes is None and self.target.flops is None:
             raise CommandError(
-                f"Nothing predicts the time of {self.target.name}, which can be any code; declare "
+                f"The time of {self.target.name} cannot be predicted; declare "
                 "bytes= or flops= for its roofline bound, or run it on a GPU without device=."
             )
         return FunctionBackend(device, fingerprint(None, Path.cwd()), True, BOUND)

@@ -288,5 +288,5 @@ def copy_outcome(copied: transfers.Copied, run: Run, backend: Backend) -> Outcom
     software = {"torch": env.versions.get("torch", ""), "driver": env.driver or ""}
     key = key_of(case, protocol=transfers.RULES.id, **software)
     if copied.timing is None:
-        return Failure(case, key, run.id, at, "check", "what arrived is not what was sent")
+        return Failure(case, key, run.id, at, "check", "the copy differs from its source")
     return Record(case, key, run.id, at, "hot", copied.timing, 0, copied.bytes, "gpu", 0.0)

@@ -43,6 +43,7 @@ from workbench.reports.code import (
     sample_table,
 )
 from workbench.reports.figures.code import flow_dot
+from workbench.reports.tables import text_table
 from workbench.revisions.worktree import WORKING, Worktrees
 from workbench.spec import Spec, label, sizes_text, values
 
@@ -343,15 +344,9 @@ def _say_matches(console: Console, view: CodeView) -> None:
 
 
 def _print(console: Console, table: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    drawn = Table(box=None, pad_edge=False)
-    text = {0, *table.get("text", ())}
-    for n, heading in enumerate(table["heads"]):
-        drawn.add_column(heading, justify="left" if n in text else "right")
-    for cells, _ in table["rows"]:
-        drawn.add_row(*cells)
-    console.print(drawn)
+    heads, text = table["heads"], {0, *table.get("text", ())}
+    right = [head for n, head in enumerate(heads) if n not in text]
+    console.print(text_table(heads, (cells for cells, _ in table["rows"]), right))
 
 
 def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
@@ -386,7 +381,7 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "samples": view.samples and _plain_samples(view.samples),
         "partitions": None if code.partitions is None else _plain_partitions(code),
         "warnings": [{"number": number, "text": text} for number, text in code.warnings],
-        "matches": _plain_matches(view.matches),
+        "matches": [{"index": i, "address": op.address, "text": op.text} for i, op in view.matches],
         "comparison": None if known is None else asdict(known),
         "notes": list(code.notes),
     }
@@ -430,7 +425,3 @@ def _plain_samples(samples: StallSamples) -> dict[str, Any]:
             if n
         ],
     }
-
-
-def _plain_matches(matches: Sequence[tuple[int, Any]]) -> list[dict[str, Any]]:
-    return [{"index": i, "address": op.address, "text": op.text} for i, op in matches]

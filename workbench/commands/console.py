@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -108,7 +108,7 @@ class _Cleaning:
         return [_Clean([part]) for part in renderables]
 
 
-def plain_console(stderr: bool = False, width: int | None = None) -> Console:
+def plain_console(stderr: bool = False) -> Console:
     """Return a console that interprets neither markup nor control characters, which the compiler's
     messages and imported data could contain. A file or a pipe gets a width of 240 columns, so that
     nothing is truncated."""
@@ -121,10 +121,8 @@ def plain_console(stderr: bool = False, width: int | None = None) -> Console:
         # Kernels of Jupyter set FORCE_COLOR, but what goes to a caller is text.
         plain |= {"file": to.output, "force_terminal": False}  # type: ignore[dict-item]
     console = Console(**plain)  # type: ignore[arg-type]
-    if width is None and not console.is_terminal:
-        width = 240
-    if width is not None:
-        console = Console(**plain, width=width)  # type: ignore[arg-type]
+    if not console.is_terminal:
+        console = Console(**plain, width=240)  # type: ignore[arg-type]
     console.push_render_hook(_Cleaning())  # type: ignore[arg-type]
     return console
 
@@ -261,7 +259,7 @@ class SweepConsole:
 
     def portfolio(self, chosen: Portfolio, file: Path) -> None:
         """Print the smallest set of configs that serves all sizes, and the config for each size."""
-        from rich.table import Table
+        from workbench.reports.tables import text_table
 
         many, sizes = len(chosen.members), len(chosen.served)
         least = "" if chosen.exact else " (a smaller set may exist: the search was cut short)"
@@ -271,12 +269,12 @@ class SweepConsole:
             f"the first pass{least}.",
             style="bold",
         )
-        table = Table(box=None, pad_edge=False)
-        for heading in ("sizes", "config", "off its best"):
-            table.add_column(heading, justify="right" if heading.startswith("off") else "left")
-        for size, served in chosen.served.items():
-            table.add_row(size, served.member, f"{100 * (served.ratio - 1):.1f} %")
-        self.console.print(table)
+        rows = (
+            (size, served.member, f"{100 * (served.ratio - 1):.1f} %")
+            for size, served in chosen.served.items()
+        )
+        heads = ("sizes", "config", "off its best")
+        self.console.print(text_table(heads, rows, heads[-1:]))
         self.console.print(f"portfolio  {file}", soft_wrap=True)
 
     def _draw(self) -> Text:
@@ -352,7 +350,6 @@ def doing(console: Console, message: str) -> Iterator[None]:
         console.print(message, soft_wrap=True)
         yield
         return
-    from rich.live import Live
     from rich.text import Text
 
     started = time.monotonic()
@@ -363,15 +360,11 @@ def doing(console: Console, message: str) -> Iterator[None]:
         text.truncate(console.width - 1, overflow="ellipsis")
         return text
 
-    with Live(
-        get_renderable=line,
-        console=console,
-        refresh_per_second=5,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ):
+    live = start_live(console, line)
+    try:
         yield
+    finally:
+        live.stop()
 
 
 def breakdown_line(breakdown: TimeBreakdown) -> str:
@@ -498,22 +491,3 @@ def plan_line(run: Run, from_code: bool = False) -> str:
             f"Triton's interpreter, timed {model}. {error}"
         )
     return f"Times are measured on {run.environment.gpu or run.device}."
-
-
-def print_cells(
-    console: Console,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    right: Collection[str],
-) -> None:
-    """Print rows below their headings; the columns of the headings in `right` to the right."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        justify: Any = "right" if heading in right else "left"
-        table.add_column(heading, justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)

@@ -1,4 +1,4 @@
-"""Say what the time is lost to: a stored run, files of a profiler, a kernel's machine code."""
+"""Say where the time goes: a stored run, files of a profiler, a kernel's machine code."""
 
 from __future__ import annotations
 

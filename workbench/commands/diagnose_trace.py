@@ -149,7 +149,7 @@ def run_report(result: RunResult) -> DiagnosisReport:
             f"{run.id} is a run of `{run.engine}` and holds neither counters nor a timeline; "
             "profile the kernel (workbench profile KERNEL), or name a run of profile or read."
         )
-    longest = sorted(counted, key=_longest_first)[:MOST_KERNELS]
+    longest = sorted(counted, key=lambda p: -(p.total_s or 0.0))[:MOST_KERNELS]
     names = _names([(p.name, "" if p.kernel else p.launch) for p in longest])
     launches = [_counted_launch(p, name) for p, name in zip(longest, names, strict=True)]
     plain = _plain_of(result, launches)
@@ -168,10 +168,6 @@ def run_report(result: RunResult) -> DiagnosisReport:
         (*missing, *more.missing, *missing_code()),
         more={"run": run.id, "plain_s": plain.time_s if plain else None},
     )
-
-
-def _longest_first(profile: Profile) -> float:
-    return -(profile.total_s or 0.0)
 
 
 def _window_of(timeline: Sequence[Finding]) -> float | None:

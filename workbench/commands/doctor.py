@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from workbench.commands import field
 from workbench.commands.options import Options
 from workbench.data.exits import PASSED
-from workbench.data.files import history_file
+from workbench.data.files import history_file, readable_text
 from workbench.data.parts import missing_part
 
 if TYPE_CHECKING:
@@ -205,11 +205,11 @@ def _gpus_of_torch() -> Sequence[CudaGpu]:
 
 
 def _driver() -> Check:
-    nvidia = _read(NVIDIA_PROC / "version")
+    nvidia = readable_text(NVIDIA_PROC / "version")
     if nvidia is not None:
         version = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
         return Check("GPU driver", True, f"NVIDIA {version[1] if version else 'of some version'}")
-    amd = _read(AMD_DRIVER)
+    amd = readable_text(AMD_DRIVER)
     if amd is not None:
         return Check("GPU driver", True, f"amdgpu {amd.strip()}")
     return Check(
@@ -502,13 +502,6 @@ def _package_folder(package: str) -> Path | None:
     except (ImportError, ValueError):  # ValueError: it is in sys.modules without a spec
         return None
     return Path(spec.origin).parent if spec and spec.origin else None
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return None
 
 
 def _text(error: Exception) -> str:

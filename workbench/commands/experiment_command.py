@@ -194,7 +194,7 @@ class ExperimentCommand:
                 tested = begin(prepared, backend)
                 if not recorder.has_begun:  # ceilings that were measured before go first
                     recorder.begin({**tested, **recorder.run.ceilings})
-                results = time_variants(prepared, recorder.run, backend)
+                results, _ = timed_in_states(prepared, recorder.run, backend)
             for result in results.values():
                 keep_variant(result, recorder)
             whole = replace(context, ceilings=recorder.run.ceilings)
@@ -244,7 +244,7 @@ def check_mac(options: ExperimentOptions, experiment: Experiment) -> None:
     if experiment.runs and not experiment.is_emulated:
         raise ExperimentError(
             f"{title_of(str(options.name))} times Triton kernels or by the host's clock, and a Mac "
-            f"has neither, as a call of MLX launches nothing yet; name one of {_metal_names()}."
+            f"has neither, since MLX returns before the launch; name one of {_metal_names()}."
         )
 
 
@@ -380,11 +380,6 @@ def begin(prepared: Prepared, backend: Backend) -> dict[str, dict[str, Any]]:
             with suppress(RuntimeError):
                 return backend.begin(problem)
     return {}
-
-
-def time_variants(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantResult]:
-    """Return the result of each variant, by name."""
-    return timed_in_states(prepared, run, backend)[0]
 
 
 def timed_in_states(

@@ -14,7 +14,7 @@ class GateOptions(field.RunOutput, Options):
     IMPORTS_HERE: ClassVar[bool] = False  # it decides on what lies there
 
     baseline: str = argument("A git revision to compare the files with.")
-    kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: what changed.")
+    kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: changed kernels.")
     device: tuple[str, ...] = option(
         (), "Compile for this device, or all, and run nothing; may be repeated."
     )

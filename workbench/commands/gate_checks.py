@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from workbench.backend.checking import CheckCall, CheckRequest, Checks, remember_spec
 from workbench.backend.described import CheckedConfig, DescribedImpl, Description
@@ -20,6 +20,7 @@ from workbench.backend.processes import outcome_of
 from workbench.backend.workers import cpu_count
 from workbench.catalog.source import SourceChanged
 from workbench.commands.console import say_result
+from workbench.data.closing import Closing
 from workbench.data.impl_check import ImplCheck, State, worst_first
 from workbench.data.units import amount
 from workbench.measurement.candidate import Candidate, Refusal
@@ -82,7 +83,7 @@ def say_checks(
     return checks
 
 
-class Judges:
+class Judges(Closing):
     """Processes that check Impls: one judge holds the Specs of the baseline, another one those of
     the branch, whose files could change what the first one says. To be closed."""
 
@@ -150,12 +151,6 @@ class Judges:
         """End all processes."""
         self._baseline.close()
         self._branch.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Begun:

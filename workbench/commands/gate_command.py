@@ -238,7 +238,7 @@ class GateCommand:
         try:
             spec = catalog.spec_of(name := _kernel_name(file))
         except catalog.CatalogError as error:
-            return self._leave(file.name, str(error), broken=True)
+            return self.report.leave(file.name, str(error), broken=True)
         check_dtype(spec, self.options.dtype)
         for sizes in spec.bench:
             yield Problem(name, spec, dict(sizes), self.options.dtype)
@@ -255,27 +255,27 @@ class GateCommand:
         try:
             then_file = trees.file(baseline, trees.repository.relative_path(file))
         except WorktreeError as error:
-            return self._leave(problem.spec.name, str(error), broken=True)
+            return self.report.leave(problem.spec.name, str(error), broken=True)
         if then_file is None:
-            return self._leave(problem.spec.name, f"new since {baseline}")
+            return self.report.leave(problem.spec.name, f"new since {baseline}")
         language = METAL if backend.device.backend == METAL else "triton"
         self._leave_removed_impls(problem.spec, then_file, language)
         for impl in [i for i in problem.spec.impls if i.backend == language]:
             try:
                 then = catalog.version_of(then_file)
                 if impl.name not in [i.name for i in then.impls]:
-                    self._leave(impl.title, f"new since {baseline}")
+                    self.report.leave(impl.title, f"new since {baseline}")
                     continue
                 both = (impl, catalog.impl_of(then, impl.name))
                 at = backend.device.limits, problem.dtype, problem.sizes
                 reasons = [i.default_or_reason(*at)[1] for i in both]
                 if all(reasons):  # it never ran there, so nothing can have become slower
-                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", reasons[0])
+                    self.report.leave(f"{impl.title} at {sizes_text(problem.sizes)}", reasons[0])
                     continue
                 operands = Operand(impl.name, {}, baseline), Operand(impl.name, {}, WORKING)
                 yield maker.pair(operands, file)
             except (catalog.CatalogError, OperandError, WorktreeError) as error:
-                self._leave(impl.title, str(error), broken=True)
+                self.report.leave(impl.title, str(error), broken=True)
 
     def _leave_removed_impls(self, spec: Spec, then_file: Path, language: str) -> None:
         try:
@@ -283,10 +283,7 @@ class GateCommand:
         except catalog.CatalogError:  # said of each Impl below
             return
         for title in removed_impls(then, spec, language):
-            self._leave(title, f"removed since {self.options.baseline}")
-
-    def _leave(self, what: str, reason: str, broken: bool = False) -> None:
-        self.report.leave(what, reason, broken)
+            self.report.leave(title, f"removed since {self.options.baseline}")
 
     def _decide(self, measured: GateMeasured) -> int:
         """Print the result, and write the comment and the JSON document. Returns the exit code."""

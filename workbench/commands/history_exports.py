@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.commands.options import CommandError
+from workbench.commands.result import json_text
 from workbench.commands.run import check_files
 from workbench.data.database import Row
 from workbench.data.files import write_files
@@ -59,18 +59,14 @@ def write_exports(options: HistoryOptions, rows: Sequence[Row], console: Console
     newest, files = newest_times(rows), export_files(options)
     contents: dict[str, Callable[[], str | bytes]] = {
         "parquet": lambda: parquet(rows),
-        "benchmark-json": lambda: _text(smaller_is_better(newest)),
-        "bencher": lambda: _text(bencher_metrics(newest)),
+        "benchmark-json": lambda: json_text(smaller_is_better(newest)),
+        "bencher": lambda: json_text(bencher_metrics(newest)),
     }
     write_files([(path, contents[name]()) for name, path in files.items()], make_folders=True)
     many = amount(len(newest), "time")
     for name, path in files.items():
         what = amount(len(rows), "outcome") if name == "parquet" else f"the newest {many}"
         console.print(f"written  {path}: {what}", soft_wrap=True)
-
-
-def _text(content: Any) -> str:
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def parquet(rows: Iterable[Row]) -> bytes:

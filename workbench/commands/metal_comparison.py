@@ -116,5 +116,5 @@ def _because(word: str, left: Record, right: Record) -> str:
     mine = f"{right.case.label} {span_words(right)}"
     ending = "the intervals overlap, so only a Mac decides"
     if word != "INCONCLUSIVE":
-        ending = f"the intervals do not overlap, so the model takes the right one for {word}"
+        ending = f"the intervals do not overlap, so the model predicts that the right one is {word}"
     return f"{theirs}, and {mine}: {ending}."

@@ -16,7 +16,7 @@ class NewKernelOptions(Options):
     name: str = argument("Name of the kernel: a Python name.")
     folder: Path = option(Path("."), "Where to write NAME.py.")
     like: str | None = option(
-        None, "elements, rows, tiles, matmul or attention; what its name says otherwise."
+        None, "elements, rows, tiles, matmul or attention; by default taken from its name."
     )
 
 

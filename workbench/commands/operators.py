@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.commands.trace_tables import kpi_text
+from workbench.commands.trace_tables import kpi_text, short
 from workbench.data.files import write_file
 from workbench.data.units import percent, quantity
+from workbench.reports.tables import text_table
 from workbench.traces.trace import plain
 from workbench.traces.trace_export import cell
 
 TOP = 20  # rows of the table
-NAME_WIDTH = 60
 NUMBERS = (
     "calls", "cpu_s", "self_cpu_s", "device_s", "self_device_s", "self_cpu_bytes",
     "self_device_bytes",
@@ -61,8 +61,6 @@ def write_operators(path: Path, rows: Sequence[Row]) -> Path:
 def operator_table(rows: Sequence[Row]) -> Any:
     """Return the operators with the most time of their own: on the GPU where one was used, else on
     the CPU. Rows of kernels and ranges are left out, as their time is also an operator's."""
-    from rich.table import Table
-
     own = [row for row in rows if row["device"] == "cpu" and not row["is_range"]]
     on_gpu = any(row["self_device_s"] > 0 for row in own)
     by = "self_device_s" if on_gpu else "self_cpu_s"
@@ -74,14 +72,11 @@ def operator_table(rows: Sequence[Row]) -> Any:
         name = "GPU" if place == "device" else "CPU"
         heads += [f"{name} itself", "share", f"{name} total"]
     heads += ["memory itself"] * has_memory + ["shapes"] * has_shapes
-    table = Table(box=None, pad_edge=False)
-    for number, head in enumerate(heads):
-        text = number == 0 or head == "shapes"
-        table.add_column(head, justify="left" if text else "right", overflow="fold")
+    table = text_table(heads, right=[head for head in heads[1:] if head != "shapes"])
     whole = {place: sum(row[f"self_{place}_s"] for row in own) or 1.0 for place in places}
     ordered = sorted(own, key=lambda row: (-row[by], row["name"]))
     for row in ordered[:TOP]:
-        cells = [_short(row["name"]), f"{row['calls']:,.0f}"]
+        cells = [short(row["name"]), f"{row['calls']:,.0f}"]
         for place in places:
             spent = row[f"self_{place}_s"]
             cells += [kpi_text(spent, "s"), percent(spent / whole[place]),
@@ -90,7 +85,7 @@ def operator_table(rows: Sequence[Row]) -> Any:
             moved = row["self_device_bytes"] or row["self_cpu_bytes"]
             cells.append(_bytes(moved))
         if has_shapes:
-            cells.append(_short(row.get("shapes", "")))
+            cells.append(short(row.get("shapes", "")))
         table.add_row(*cells)
     if len(ordered) > TOP:
         rest = ordered[TOP:]
@@ -99,10 +94,6 @@ def operator_table(rows: Sequence[Row]) -> Any:
                  percent(spent / whole[places[0]])]  # fmt: skip
         table.add_row(*cells, *[""] * (len(heads) - len(cells)))
     return table
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 3]}..."
 
 
 def _bytes(moved: float) -> str:

@@ -7,7 +7,6 @@ that obtain outcomes add `runs`, all else stands beside it. docs/commands.md doc
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,7 +20,7 @@ from workbench.commands.console import Output, is_stdout, say
 from workbench.data import stats
 from workbench.data.comparison import ComparisonResult
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
-from workbench.data.files import is_stream, write_files
+from workbench.data.files import finite_numbers, is_stream, write_files
 from workbench.data.record import (
     Case,
     Comparison,
@@ -215,9 +214,11 @@ def write_document(path: Path, content: Mapping[str, Any]) -> None:
     write_files([(path, json_text(content))], make_folders=True)
 
 
-def json_text(content: Mapping[str, Any]) -> str:
+def json_text(content: Any) -> str:
     """Return plain data as strict JSON: numbers that are not finite are null."""
-    return json.dumps(_finite(content), indent=1, allow_nan=False, default=_plain_value) + "\n"
+    return (
+        json.dumps(finite_numbers(content), indent=1, allow_nan=False, default=_plain_value) + "\n"
+    )
 
 
 def _plain_value(value: Any) -> str | int | float:
@@ -230,13 +231,3 @@ def _plain_value(value: Any) -> str | int | float:
     if isinstance(value, Real):
         return float(value)
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return value

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import catalog
 from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import Output, is_stdout, say_result
+from workbench.commands.console import is_stdout, say_result
+from workbench.commands.field import RunOutput
 from workbench.commands.instrumentation import completion_event, dispatch_events
 from workbench.commands.options import DEFAULT_TARGET, CommandError, OptionError
 from workbench.commands.result import RunResult
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.backend.prewarm import LiveProcesses
+    from workbench.commands.sweep import SweepOptions
+    from workbench.commands.workload_tune import WorkloadTuneOptions
     from workbench.measurement.protocol import Protocol as Rules
 
 
@@ -52,30 +55,6 @@ Opener = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
 # Resources
 
 
-class RunOptions(Output, Protocol):
-    """Options that every command that obtains outcomes has."""
-
-    @property
-    def out(self) -> Path:
-        """Folder for the results."""
-
-    @property
-    def require(self) -> tuple[str, ...]:
-        """What must hold; "idle-gpu": no other process uses the GPU."""
-
-    @property
-    def events_file(self) -> Path | None:
-        """Events file to append to; None is the run's own."""
-
-    @property
-    def events(self) -> bool:
-        """Whether to write an event for each dispatch and each time."""
-
-    @property
-    def database(self) -> str | None:
-        """URL of the database; None is the default one."""
-
-
 @dataclass(frozen=True)
 class OpenResources:
     """Resources that a command uses while it runs."""
@@ -83,7 +62,7 @@ class OpenResources:
     history: History
     interrupts: Interrupts
     backend: Backend
-    options: RunOptions
+    options: RunOutput
 
     def recorder(self, run: Run) -> Recorder:
         """Return a recorder of this run's outcomes."""
@@ -94,7 +73,7 @@ class OpenResources:
 
 
 @contextmanager
-def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Iterator[OpenResources]:
+def resources(options: RunOutput, open_backend: Callable[[], Backend]) -> Iterator[OpenResources]:
     """Return a context manager that opens the database and the backend, and closes them at the end.
 
     Raises CommandError where a place for results cannot be written to, or where an idle
@@ -107,7 +86,7 @@ def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Itera
         backend = open_backend()
         stack.callback(backend.close)
         give_ceilings(backend, history)
-        check_idle(backend, options.require)
+        check_idle(backend, getattr(options, "require", ()))
         yield OpenResources(history, interrupts, backend, options)
 
 
@@ -122,7 +101,7 @@ def give_ceilings(backend: Backend, history: History) -> None:
         backend.ceilings = measured_ceilings(history, backend.device.name) or {}
 
 
-def check_outputs(options: RunOptions) -> None:
+def check_outputs(options: RunOutput) -> None:
     """Raise CommandError where `--out`, `--events-file` or `--json` cannot be written to."""
     check_writable(options.out)
     more = {f"--{name}": getattr(options, name, None) for name in ("markdown", "sarif")}
@@ -232,19 +211,7 @@ def check_sanitizer(require: Sequence[str], device: str | None) -> None:
         raise CommandError(f"--require sanitizer is not possible here: {reason}")
 
 
-class ClusterOptions(Protocol):
-    """Options of a command that can use a cluster."""
-
-    @property
-    def workers(self) -> str | None:
-        """GPUs of this host, or the address of a scheduler."""
-
-    @property
-    def device(self) -> str | None:
-        """Named target, on which nothing runs."""
-
-
-def wants_cluster(options: ClusterOptions) -> bool:
+def wants_cluster(options: SweepOptions | WorkloadTuneOptions) -> bool:
     """Return whether a cluster was asked for. Raises OptionError where the options exclude it."""
     if options.workers is None:
         return False

@@ -14,7 +14,7 @@ from workbench.commands.options import CommandError
 from workbench.commands.result import write_comparison
 from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
-from workbench.commands.trace_tables import kpi_text, plain_table, short
+from workbench.commands.trace_tables import kpi_text, short
 from workbench.commands.traces import trace_run
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.comparison import ComparisonResult, compared_part
@@ -27,7 +27,7 @@ from workbench.data.expected_change import (
 from workbench.data.record import Profile
 from workbench.data.units import duration
 from workbench.reports.run_index import write_run_page
-from workbench.reports.tables import Columns, table
+from workbench.reports.tables import Columns, table, text_table
 from workbench.traces.trace_compare import (
     KernelChange,
     TraceComparison,
@@ -191,12 +191,11 @@ KERNELS: Columns = (
 
 def _draw_table(columns: Columns, items: Sequence[Any], most: int | None = None) -> Any:
     """Return the table of at most so many items; its last row counts the others."""
-    drawn = plain_table(*(head for head, _ in columns))
-    for cells, _ in table(columns, items, most)["rows"]:
-        drawn.add_row(*cells)
-    if most is not None and len(items) > most:
-        drawn.add_row(f"{len(items) - most} more", *[""] * (len(columns) - 1))
-    return drawn
+    shown = table(columns, items, most)
+    rows = [cells for cells, _ in shown["rows"]]
+    if shown.get("more"):
+        rows.append([f"{shown['more']} more", *[""] * (len(columns) - 1)])
+    return text_table(shown["heads"], rows)
 
 
 def _difference(change: KernelChange) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.commands.console import aloud
 from workbench.data.record import Finding
 from workbench.data.units import amount, duration, percent, reading
+from workbench.reports.tables import text_table
 from workbench.traces.host_work import OperationRow, RangeRow
 from workbench.traces.metric import MetricValue, metric_values
 from workbench.traces.rule_metrics import dispatch_stalls
@@ -54,7 +55,7 @@ def print_trace(console: Console, summary: TraceSummary, findings: Sequence[Find
 def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print the word of each device, and the first rules that hold with what they may give back."""
     for finding in findings:
-        if not finding.rule and finding.word not in ("no timeline", "host alone"):
+        if not finding.rule and finding.word not in ("no timeline", "host only"):
             console.print(f"{finding.word}. {finding.sentence}", style="bold", soft_wrap=True)
     ruled = [finding for finding in findings if finding.rule]
     for finding in ruled[:FINDINGS]:
@@ -110,17 +111,6 @@ def _devices(trace: Trace) -> Iterator[str]:
             yield f"device {name}: {title}"
 
 
-def plain_table(*heads: str) -> Any:
-    """Return an empty table without lines, its first column on the left and the others on the
-    right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
 def kpi_text(value: float | None, unit: str) -> str:
     """Return a value of a KPI with its unit; a dash where the file does not tell."""
     if value is None:
@@ -138,7 +128,7 @@ def _kpi_table(kpis: Mapping[str, Sequence[TraceKpi]]) -> Any:
     """Return a table with a row for each KPI and a column for each device."""
     several = len(kpis) > 1
     heads = [f"device {device}" if several else "value" for device in kpis]
-    table = plain_table("KPI", *heads, "target", "met", "")
+    table = text_table(("KPI", *heads, "target", "met", ""))
     names = list(dict.fromkeys(kpi.name for row in kpis.values() for kpi in row))
     by_device = [{kpi.name: kpi for kpi in row} for row in kpis.values()]
     for name in names:
@@ -156,7 +146,7 @@ def short(name: str) -> str:
 
 
 def _kernel_table(rows: Sequence[KernelRow], head: str = "kernel") -> Any:
-    table = plain_table(head, "device", "count", "total", "share", "mean", "least", "most")
+    table = text_table((head, "device", "count", "total", "share", "mean", "least", "most"))
     whole = sum(row.total_ns for row in rows) or 1.0
     for row in rows[:TOP]:
         bounds = [kpi_text(None if v is None else v / 1e9, "s") for v in (row.low_ns, row.high_ns)]
@@ -173,7 +163,7 @@ def _kernel_table(rows: Sequence[KernelRow], head: str = "kernel") -> Any:
 
 def _operation_table(rows: Sequence[OperationRow]) -> Any:
     """Return the host operations of a trace in which no device had work, by their own time."""
-    table = plain_table("host operation", "count", "own time", "share", "total")
+    table = text_table(("host operation", "count", "own time", "share", "total"))
     whole = sum(row.own_ns for row in rows) or 1
     for row in rows[:TOP]:
         table.add_row(
@@ -189,7 +179,7 @@ def _range_table(rows: Sequence[RangeRow], device: bool = True, hides_work: bool
     """Return the host ranges by name; busy time is the device's, of the work launched in them, and
     no utilisation where work is missing."""
     heads = ("kernels in one", "busy in one", "utilisation") if device else ()
-    table = plain_table("range", "count", "median", "least", "most", *heads)
+    table = text_table(("range", "count", "median", "least", "most", *heads))
     for row in rows[:FEW]:
         cells = [
             f"{row.kernels / row.count:.4g}",
@@ -223,7 +213,7 @@ def _dispatch_table(dispatches: Sequence[Dispatch], tool: str) -> Any:
     ordered = sorted(dispatches, key=lambda d: -(d.duration_ns or 0.0))[:TOP]
     values = [metric_values(d, tool) for d in ordered]
     columns = [(name, head) for name, head in COLUMNS if any(name in metrics for metrics in values)]
-    table = plain_table("kernel", "grid", "duration", *(head for _, head in columns), "")
+    table = text_table(("kernel", "grid", "duration", *(head for _, head in columns), ""))
     for dispatch, metrics in zip(ordered, values, strict=True):
         grid = "x".join(map(str, dispatch.geometry.grid)) if dispatch.geometry.grid else "-"
         spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9

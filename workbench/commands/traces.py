@@ -198,13 +198,13 @@ def findings_of(
             continue
         matches = evaluate_device(each)
         yield _device_finding(each, run, matches, group)
-        for match in matches:
-            yield _rule_finding(match, run, each, several)
+        about = f"device {each.device}: " if several else ""
+        yield from (_match_finding(match, run, about, "") for match in matches)
     yield from _counter_findings(summary.trace, run, facts)
     yield from _call_findings(summary.trace, run, facts)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
-        yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
+        yield _finding(run, "host only", text, tuple(_ranges(summary.host_ranges)))
     if not summary.devices and summary.lacks:
         yield _finding(run, INCOMPLETE, incomplete_sentence(summary.lacks), ())
     if not summary.devices and summary.rows:
@@ -274,10 +274,6 @@ def _plain_sentence(summary: DeviceSummary) -> str:
         f"No rule holds at its threshold; the device was idle in {percent(part)} of the "
         f"window{most}."
     )
-
-
-def _rule_finding(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) -> Finding:
-    return _match_finding(match, run, f"device {summary.device}: " if several else "", "")
 
 
 def _match_finding(match: RuleMatch, run: Run, about: str, kernel: str) -> Finding:

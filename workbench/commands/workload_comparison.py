@@ -319,12 +319,7 @@ def draw(folder: Path, comparison: ProgramComparison) -> Path:
     page = folder / "report.html"
     plain = document(comparison, page)
     write_document(folder / "result.json", whole("workload", comparison.exit_code, **plain))
-    return write_page(page, page_html(comparison))
-
-
-def page_html(comparison: ProgramComparison) -> str:
-    """Return the page."""
-    return render(
+    html = render(
         "workload_compare.html.j2",
         title="A program with and without tuned configs",
         command=comparison.command,
@@ -337,6 +332,7 @@ def page_html(comparison: ProgramComparison) -> str:
         outputs=table(OUTPUTS, comparison.agreement, text=(1,)),
         at=timestamp(),
     )
+    return write_page(page, html)
 
 
 OUTPUTS: Columns = (("output", lambda each: each.name), ("agreement", difference_text))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.commands import field
-from workbench.commands.console import Output, aloud, console_for, print_cells
+from workbench.commands.console import Output, aloud, console_for
 from workbench.commands.options import Options
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.units import duration, percent
@@ -64,6 +64,7 @@ def show(options: Output, workload: RecordedWorkload, code: int) -> int:
 
 def print_table(console: Console, workload: RecordedWorkload, rows: Sequence[WorkloadRow]) -> None:
     """Print the table of a workload."""
+    from workbench.reports.tables import text_table
     from workbench.workload.gpu_time import shares
     from workbench.workload.table import head_lines
 
@@ -82,7 +83,7 @@ def print_table(console: Console, workload: RecordedWorkload, rows: Sequence[Wor
         )
         for row in rows
     ]
-    print_cells(console, HEADINGS, cells, RIGHT)
+    console.print(text_table(HEADINGS, cells, RIGHT))
     print_rest(console, workload, rows)
 
 

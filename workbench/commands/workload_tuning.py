@@ -17,7 +17,6 @@ from workbench.commands.console import (
     aloud,
     console_for,
     note,
-    print_cells,
     prints_aside,
     say_result,
 )
@@ -46,6 +45,7 @@ from workbench.data.selection import TIE_SHARE, comparable_times
 from workbench.device import hardware
 from workbench.device.error_band import device_words, devices_words
 from workbench.reports import write_page
+from workbench.reports.tables import text_table
 from workbench.spec import WorkbenchError, label
 from workbench.tuner.search import Budget
 from workbench.tuner.space import RecordFactory
@@ -372,13 +372,13 @@ class TuningResult:
 def print_plan(console: Console, items: Sequence[WorkItem], device: str) -> None:
     """Print the work list."""
     console.print(plan_line(items, device), soft_wrap=True)
-    print_cells(console, PLAN_HEADINGS, map(plan_cells, items), RIGHT)
+    console.print(text_table(PLAN_HEADINGS, map(plan_cells, items), RIGHT))
 
 
 def print_results(console: Console, done: Sequence[Tuned]) -> None:
     """Print the results, a line a signature, and below it the reason of each that failed."""
     cells = [done_cells(item, result) for item, result in done]
-    print_cells(console, DONE_HEADINGS, cells, RIGHT)
+    console.print(text_table(DONE_HEADINGS, cells, RIGHT))
     for item, result in done:
         if result.status == "failed":
             console.print(f"not tuned: {item.title}: {result.reason}", soft_wrap=True)

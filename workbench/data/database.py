@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -29,6 +28,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.data.clock import epoch_of, is_id
+from workbench.data.closing import Closing
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.files import history_file
@@ -246,7 +246,6 @@ class RunFacts:
 
     id: str
     started_s: float
-    environment_id: str
     environment: Environment
 
 
@@ -287,7 +286,7 @@ def open_history(url: str | None = None, reading: bool = False) -> History:
     return history
 
 
-class History:
+class History(Closing):
     """Runs and outcomes in a database; see `open_history`. Every method may raise HistoryError.
 
     A damaged row is left out of what a method returns, and `damaged` counts it.
@@ -295,31 +294,15 @@ class History:
 
     def __init__(self, engine: sa.Engine, name: str, reading: bool = False) -> None:
         self._engine = engine
-        self._name = name
+        self.name = name  # in messages, without a password: `the history /folder/history.db`
         self._reading_only = reading
         self._absent: frozenset[str] = frozenset()  # tables of later versions, when only reading
         self.damaged = 0
         self.exists = True  # False if there is none yet, and an empty one is read in its place
 
-    @property
-    def name(self) -> str:
-        """Name in messages, without a password: `the history /folder/history.db`."""
-        return self._name
-
     def close(self) -> None:
         """Close the connections. Everything is committed already."""
         self._engine.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Writing
 
@@ -332,7 +315,7 @@ class History:
         """Store how a run ended. Raises HistoryError where there is no such run."""
         with self._writing() as db:
             if not _set_state(db, run_id, state):
-                raise HistoryError(f"{self._name} holds no run {run_id}; add the run first")
+                raise HistoryError(f"{self.name} holds no run {run_id}; add the run first")
 
     def add(self, *entries: Entry) -> None:
         """Store entries of runs in one transaction; it is committed on return. The same entry twice
@@ -382,7 +365,7 @@ class History:
 
     def _another(self, run_id: str) -> HistoryError:
         return HistoryError(
-            f"{self._name} holds another run with the id {run_id}; give this one a new id"
+            f"{self.name} holds another run with the id {run_id}; give this one a new id"
         )
 
     def _import(self, db: sa.Connection, events: Sequence[Event]) -> int:
@@ -466,7 +449,7 @@ class History:
                 return cast(Run, run)
         if exact is not None or result:
             raise HistoryError(
-                f"the row of the run {which} in {self._name} is damaged; import its events file "
+                f"the row of the run {which} in {self.name} is damaged; import its events file "
                 "into a new history"
             )
         raise HistoryError(self._no_run(which, []))
@@ -520,7 +503,7 @@ class History:
         for run, started_s, environment in rows:
             environment_facts = loaded.get(environment)
             if environment_facts is not None and isinstance(started_s, (int, float)) and is_id(run):
-                runs[run] = RunFacts(run, float(started_s), environment, environment_facts)
+                runs[run] = RunFacts(run, float(started_s), environment_facts)
             elif environment_facts is not None:  # a damaged environment is counted already
                 self.damaged += 1
         return runs
@@ -731,7 +714,7 @@ class History:
         version = db.scalar(sa.select(sa.func.max(_SCHEMA.c.version)))
         if not isinstance(version, int) or version > SCHEMA:
             raise HistoryError(
-                f"{self._name} has schema {version}, and this workbench knows schemas up to "
+                f"{self.name} has schema {version}, and this workbench knows schemas up to "
                 f"{SCHEMA}; upgrade the workbench, or choose another history"
             )
 
@@ -739,7 +722,7 @@ class History:
         taken = sorted(tables & set(_METADATA.tables))
         if taken:
             raise HistoryError(
-                f"{self._name} has a table {taken[0]!r} that the workbench did not make; "
+                f"{self.name} has a table {taken[0]!r} that the workbench did not make; "
                 "choose an empty database"
             )
 
@@ -762,7 +745,7 @@ class History:
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         if self._reading_only:
-            raise HistoryError(f"{self._name} was opened to be read; open it without `reading`")
+            raise HistoryError(f"{self.name} was opened to be read; open it without `reading`")
         with self._guard("write"), self._engine.execution_options(writes=True).begin() as db:
             yield db
 
@@ -777,15 +760,15 @@ class History:
             yield
         # sqlite3.Error: from statements that bypass SQLAlchemy. ValueError: a damaged payload.
         except (SQLAlchemyError, sqlite3.Error, ValueError) as error:
-            raise HistoryError(f"cannot {verb} {self._name}: {_reason(error)}") from None
+            raise HistoryError(f"cannot {verb} {self.name}: {_reason(error)}") from None
 
     def _no_run(self, which: str, several: Sequence[str]) -> str:
         if several:
             shown = ", ".join(several[:3]) + (", ..." if len(several) > 3 else "")
             return f"several runs begin with {which!r} ({shown}); give more of the id"
         if which == "last":
-            return f"{self._name} holds no run yet; start one, or import an events file"
-        return f"{self._name} holds no run {which!r}; list the runs to see their ids"
+            return f"{self.name} holds no run yet; start one, or import an events file"
+        return f"{self.name} holds no run {which!r}; list the runs to see their ids"
 
 
 _NEWEST_RUN = (_RUNS.c.started_epoch_s.desc(), _RUNS.c.id.desc())

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -78,20 +78,14 @@ def fingerprint(device_index: int | None, repository: Path | None) -> Environmen
     """Return the environment of a run. `device_index` is torch's; None means that no GPU took part,
     and then torch is not imported. `repository` is any folder of the work tree that holds the
     kernel."""
-    gpu = _NO_GPU if device_index is None else _gpu(device_index)
     commit, dirty = _git(repository) if repository else (None, None)
-    return Environment(
-        gpu=gpu.name,
-        driver=gpu.driver,
-        gpu_memory_bytes=gpu.memory_bytes,
-        power_limit_w=gpu.power_limit_w,
-        clock_policy=gpu.clock_policy,
-        others_on_gpu=gpu.others,
+    return replace(
+        UNKNOWN if device_index is None else _gpu(device_index),
         os=_os(),
         cpu=_cpu(),
         python=platform.python_version(),
         versions=_versions(),
-        settings=_settings(os.environ),
+        settings={n: _hide_folders(os.environ[n]) for n in SETTINGS if n in os.environ},
         commit=commit,
         dirty=dirty,
     )
@@ -121,37 +115,28 @@ def environment_id(env: Environment) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True)
-class _Gpu:
-    name: str | None = None
-    driver: str | None = None
-    memory_bytes: int | None = None
-    power_limit_w: float | None = None
-    clock_policy: str = "unknown"
-    others: int | None = None
-
-
-_NO_GPU = _Gpu()
-
-
-def _gpu(index: int) -> _Gpu:
+def _gpu(index: int) -> Environment:
+    """Return what is known of a GPU, without the machine."""
     import torch
 
     try:
         text = torch.cuda.get_device_properties(index)
     except (RuntimeError, AssertionError):  # no such GPU, no driver, or a build of torch without
-        return _NO_GPU
+        return UNKNOWN
+    known = replace(UNKNOWN, gpu=text.name, gpu_memory_bytes=text.total_memory)
     if torch.version.hip:
-        return _Gpu(text.name, _first_line("/sys/module/amdgpu/version"), text.total_memory)
+        return replace(known, driver=_first_line("/sys/module/amdgpu/version"))
     # By UUID, because CUDA_VISIBLE_DEVICES renumbers torch's devices and not NVML's.
     with _nvml(f"GPU-{getattr(text, 'uuid', '')}") as nvml:
-        return _Gpu(
-            name=text.name,
+        milliwatts = nvml("nvmlDeviceGetEnforcedPowerLimit")
+        processes = nvml("nvmlDeviceGetComputeRunningProcesses")
+        others = None if processes is None else sum(p.pid != os.getpid() for p in processes)
+        return replace(
+            known,
             driver=nvml("nvmlSystemGetDriverVersion", of_gpu=False),
-            memory_bytes=text.total_memory,
-            power_limit_w=_watts(nvml("nvmlDeviceGetEnforcedPowerLimit")),
+            power_limit_w=None if milliwatts is None else milliwatts / 1000,
             clock_policy=_clock_policy(nvml),
-            others=_others(nvml("nvmlDeviceGetComputeRunningProcesses")),
+            others_on_gpu=others,
         )
 
 
@@ -205,16 +190,6 @@ def _clock_policy(nvml: _NvmlInfo) -> str:
     if moved or (reasons or 0) & 0x2:  # nvmlClocksEventReasonApplicationsClocksSetting
         return "locked"
     return "unknown" if None in (now, default, reasons) else "default"
-
-
-def _others(processes: Any) -> int | None:
-    if processes is None:
-        return None
-    return len([process for process in processes if process.pid != os.getpid()])
-
-
-def _watts(milliwatts: int | None) -> float | None:
-    return None if milliwatts is None else milliwatts / 1000
 
 
 def _git(folder: Path) -> tuple[str | None, bool | None]:
@@ -360,19 +335,11 @@ def _home(package: str) -> Path | None:
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
-def _settings(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: _hide_folders(variables[name]) for name in SETTINGS if name in variables}
-
-
 def _hide_folders(value: str) -> str:
-    """Return a value without the folders in it, and a hash of it whole where it had any."""
-    short = _no_folders(value)
+    """Return a value without the folders in it, as `ptxas` of `/home/me/bin/ptxas`, and a hash of
+    it whole where it had any."""
+    short = re.sub(r"[^\s:;,=]*/", "", value)
     return short if short == value else f"{short} #{hashlib.sha256(value.encode()).hexdigest()[:8]}"
-
-
-def _no_folders(value: str) -> str:
-    """Return `/home/me/bin/ptxas` as `ptxas`, also inside a list of options or paths."""
-    return re.sub(r"[^\s:;,=]*/", "", value)
 
 
 def _first_line(path: str) -> str | None:

@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 
+from workbench.data.closing import Closing
 from workbench.data.files import is_stream, open_stream, open_to_read, reason_of
 from workbench.data.plain import check_fields
 from workbench.data.record import (
@@ -102,7 +102,7 @@ _OWN: Mapping[str, type] = {t.__name__: t for t in (KernelDispatched, OpComplete
 _RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison, Finding, Profile))
 
 
-class EventLog:
+class EventLog(Closing):
     """Append events to a file; with None as path they are dropped. A context manager that closes
     itself.
 
@@ -156,17 +156,6 @@ class EventLog:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)

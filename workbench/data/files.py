@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from workbench.spec import WorkbenchError
 
@@ -77,6 +78,14 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "the text or its name holds half a character"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
+def readable_text(path: Path) -> str | None:
+    """Return the text of a file, or None where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
 
 
 def real_path(path: Path) -> Path:
@@ -217,3 +226,14 @@ def history_file() -> Path:
     from platformdirs import user_data_dir
 
     return Path(user_data_dir("kernel-workbench", appauthor=False)) / "history.db"
+
+
+def finite_numbers(value: Any) -> Any:
+    """Return plain data for strict JSON: None for each number that is not finite, keys as text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_numbers(inner) for inner in value]
+    return value

@@ -156,6 +156,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     failed = [o for o in swept if isinstance(o, Failure)]
     counts = {stage: sum(o.stage == stage for o in failed) for stage in reversed(_STAGES)}
     binaries = {o.resources.binary for o in swept if o.resources is not None}
+    given = [o.reason for o in failed if o.stage != "refused"]
     result = Selection(
         is_predicted=run.predicted,
         ridge=ridge_of(run),
@@ -163,7 +164,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         configs=len(swept),
         binaries=len(binaries),
         failures={stage: n for stage, n in counts.items() if n},
-        reason=most_frequent([o.reason for o in failed if o.stage != "refused"]),
+        reason=max(dict.fromkeys(given), key=given.count, default=""),  # the most frequent
         unpredicted_configs=sum(o.stage == "measure" and o.traffic is not None for o in failed),
     )
     result = _add_front(result, swept)
@@ -490,8 +491,3 @@ def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:
 def config_name(result: Selection, outcome: Outcome) -> str:
     """Return how a sentence names a config: with its Impl where several took part."""
     return outcome.case.label if result.impls > 1 else label(outcome.case.config)
-
-
-def most_frequent(reasons: Sequence[str]) -> str:
-    """Return the most frequent of some reasons, or an empty text."""
-    return max(dict.fromkeys(reasons), key=list(reasons).count, default="")

@@ -63,6 +63,9 @@ def _key_file(folder: Path) -> Path:
     return user_cache_path("kernel-workbench", appauthor=False) / "triton" / digest
 
 
+CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
+
+
 def _hashed_files(folder: Path) -> list[str]:
     """Return the paths of the files that Triton hashes, and of some more of their kind."""
     result = []
@@ -70,9 +73,5 @@ def _hashed_files(folder: Path) -> list[str]:
         if (folder / name).is_file():
             result.append(str(folder / name))
         for parent, _, files in os.walk(folder / name):
-            result += [os.path.join(parent, f) for f in files if _is_code(f)]
+            result += [os.path.join(parent, f) for f in files if f.endswith(CODE)]
     return result
-
-
-def _is_code(name: str) -> bool:
-    return name.endswith((".py", ".so", ".pyd", ".dll", ".dylib"))

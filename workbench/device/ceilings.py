@@ -497,7 +497,7 @@ def _ceiling_text(word: Word, share: float, ceiling: Ceiling, bounds: int) -> st
             f"{reached}: {held} as declared; it waits, has too few loads in flight, or moves more "
             "bytes than the least"
         )
-    at = ", which is at it as far as both spreads tell"
+    at = ", equal within both spreads"
     return f"{word}: {reached}" + (at if share > 1 and word != "above its ceiling" else "")
 
 

@@ -91,8 +91,9 @@ def ends_of(
 def band_words(record: Record) -> str:
     """Return the error of a record's predicted time in a clause: `measured times of attention are
     0.81 to 1.6 times the predicted`, or `never validated on this device`."""
-    band = band_of(record)
-    return _clause(band) if band else NEVER
+    if (band := band_of(record)) is None:
+        return NEVER
+    return f"measured times of {band.title} are {_range(band)} times the predicted"
 
 
 def expected_s(record: Record) -> tuple[float, float] | None:
@@ -180,10 +181,6 @@ def _kernel_bands(bands: Sequence[Band], kernels: set[str]) -> list[Band]:
     if kernels <= {kernel for band in own for kernel in band.kernels}:
         return own
     return own + [b for b in bands if b.kind]
-
-
-def _clause(band: Band) -> str:
-    return f"measured times of {band.title} are {_range(band)} times the predicted"
 
 
 def _range(band: Band) -> str:

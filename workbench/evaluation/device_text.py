@@ -371,7 +371,7 @@ class _DeviceBody(ast.NodeTransformer):
             return meaning
         if node.id in BUILTINS:
             return node
-        raise self._refuse(f"names {node.id[:40]}, which is none of Triton's")
+        raise self._refuse(f"names {node.id[:40]}, which is not part of Triton")
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Return a value of a module, or an attribute of a value."""

@@ -197,7 +197,7 @@ def _nudge(real: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _no_address(self: Any, pointer: Any, kind: Any) -> Any:
-    raise UncompiledCode("device code computes with an address, which no plan holds")
+    raise UncompiledCode("device code computes with an address; a plan cannot hold one")
 
 
 def _check_bounds(builder: Any) -> None:

@@ -140,7 +140,7 @@ class PlanEvaluator:
             reason = plan if isinstance(plan, str) else ""
             return PlanEvaluation(results, reason or opaque or "", hidden_sizes=hidden)
         if any(s.options.get("launch_cooperative_grid") for c in plan.calls for s in _steps(c)):
-            reason = "its programs wait for each other, which no interpreter lets them"
+            reason = "its programs wait for each other; the interpreter cannot run them"
             missing = fail_rules(Refusal("check", reason))
             return PlanEvaluation([*results, *missing], hidden_sizes=hidden, plan=plan.digest)
         replayed = self._write_plan(plan, submission, facts)
@@ -162,9 +162,10 @@ class PlanEvaluator:
         if self._task is not None:
             data, entry = self._task.audited_text, self._task.entry
         texts = {(Path(path).name, text) for path, text in sources.items()}
+        package = Path(catalog.__file__).parents[1]
         for path, text in others:
-            if (Path(path).name, text) not in texts and not _is_of_package(path):
-                return f"it imports {Path(path).name}, which is none of the Spec's files"
+            if (Path(path).name, text) not in texts and not Path(path).is_relative_to(package):
+                return f"it imports {Path(path).name}, which is not a file of the Spec"
         task = self._processes.builders.submit(
             opaque_reason, data, defined, entry, timeout_s=COMPILE_TIMEOUT_S
         )
@@ -393,7 +394,7 @@ class _Replayed:
         name = self.replay_file[1][new[0][0]]
         flags = ", ".join(f"{n}={v}" for n, v in new[0][1])
         what = f"{name} with {flags}" if flags else name
-        return f"the sizes to time launch {what}, which no computed size does"
+        return f"only the sizes to time launch {what}"
 
 
 def _is_late(compiled: Any) -> bool:
@@ -488,10 +489,6 @@ def plain_layouts(
         )
         for at in every
     )
-
-
-def _is_of_package(path: str) -> bool:
-    return Path(path).is_relative_to(Path(catalog.__file__).parents[1])
 
 
 def _trusted_names(spec: str, sources: Mapping[str, bytes]) -> dict[str, frozenset[str]]:

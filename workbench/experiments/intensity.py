@@ -210,7 +210,7 @@ def _missing_work(timed: Sequence[VariantResult]) -> list[str]:
 
 
 def _evidence(bent: Bend, points: Sequence[IntensityPoint], kind: Kind) -> list[Evidence]:
-    group, knee = "what the curve says", bent.knee
+    group, knee = "results of the curve", bent.knee
     nearest = min(points, key=lambda p: max(p.intensity / knee.value, knee.value / p.intensity))
     ideal = min(bent.slope.value * nearest.intensity, bent.plateau.value)
     name = f"rate at {nearest.intensity:.3g} FLOP/B, next to the knee, over slope or plateau"

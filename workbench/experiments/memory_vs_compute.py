@@ -383,7 +383,7 @@ def _expected_metal(context: Context, whole: VariantResult, caveats: Sequence[st
     if word != CANNOT_TELL:
         last = "the interval of the longest lies above the others"
     rows = [
-        Evidence(f"{n}, alone", value, "s", "predicted", low, high, f"{impl}, terms")
+        Evidence(f"{n}, by itself", value, "s", "predicted", low, high, f"{impl}, terms")
         for n, (value, low, high) in terms.items()
     ]
     timed = whole.evidence(impl, "times")
@@ -451,7 +451,7 @@ def _model_verdict(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
     group = "the model's terms of C"
     rows = [
         *rows,
-        *(Evidence(f"{n}, alone", t, "s", "predicted", group=group) for n, t in terms.items()),
+        *(Evidence(f"{n}, by itself", t, "s", "predicted", group=group) for n, t in terms.items()),
         Evidence("traffic over the largest term", a, "1", "predicted", group="shares"),
         Evidence("arithmetic over the largest term", b, "1", "predicted", group="shares"),
     ]
@@ -591,7 +591,7 @@ def _caveats(
 
 
 EXPERIMENT = Experiment(
-    summary="what limits a kernel: its memory traffic, its arithmetic, or neither",
+    summary="the limit of a kernel: its memory traffic, its arithmetic, or neither",
     variants=variants,
     analyse=analyse,
     kernels=("matmul", "softmax", "q4_k_matmul"),

@@ -46,7 +46,7 @@ from workbench.measurement.graphs import (
 from workbench.measurement.mutated import Working
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rotation import Rotation
-from workbench.measurement.rounds import Window, clean, stable
+from workbench.measurement.rounds import Window, clean, pooled_time, stable
 from workbench.measurement.stream import (
     Flush,
     TimerStep,
@@ -269,39 +269,30 @@ class Bench:
         what its regime allows.
         """
         steady, left_out = clean(windows, self.protocol.throttled)
-        taken_s = [window.samples_s for window in steady]
-        samples = [s for window in taken_s for s in window]
-        median = stats.median(samples)
-        bound = self.bound_s if regime == "cold" else self.hot_bound_s
-        if median < self.protocol.bound * bound:
-            raise Impossible(
-                f"{median * 1e6:.2f} us is below what the device can reach "
-                f"({bound * 1e6:.2f} us): not a time"
-            )
-        low, high = stats.windowed_interval(taken_s)
-        modes = modes_of(samples)
         clocks = [window.sm_mhz for window in steady if window.sm_mhz is not None]
         if clocks:
             also["sm_mhz"] = stats.median(clocks)
-        return Measured(
-            median_s=median,
-            low_s=low,
-            high_s=high,
-            samples_s=tuple(samples),
-            regime=regime,
-            method=entrant.method,
-            protocol=self.protocol.id,
-            rounds=len(steady),
+        time = pooled_time(
+            steady,
+            regime,
+            entrant.method,
+            self.protocol.id,
             state=state,
-            window_sizes=tuple(len(window) for window in taken_s),
             window_mhz=tuple(clocks) if len(clocks) == len(steady) else (),
             left_out=left_out,
-            # the first pass, at the boost clock, need not be narrow
-            stable=not modes and (state == "boost" or brief or stable(steady, self.protocol)),
-            modes=modes,
             host_s=entrant.rotation.issued_s,
             **also,
         )
+        bound = self.bound_s if regime == "cold" else self.hot_bound_s
+        if time.median_s < self.protocol.bound * bound:
+            raise Impossible(
+                f"{time.median_s * 1e6:.2f} us is below what the device can reach "
+                f"({bound * 1e6:.2f} us): not a time"
+            )
+        modes = modes_of(time.samples_s)
+        # the first pass, at the boost clock, need not be narrow
+        narrow = state == "boost" or brief or stable(steady, self.protocol)
+        return replace(time, stable=not modes and narrow, modes=modes)
 
 
 @dataclass

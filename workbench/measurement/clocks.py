@@ -58,14 +58,6 @@ class SmClock(Protocol):
         """Return the clock in MHz of the oldest ended window that was not yet requested."""
 
 
-class _Sensors(Protocol):
-    source: Source
-
-    def read(self) -> Reading: ...
-
-    def processes(self) -> list[int] | None: ...
-
-
 class Clocks:
     """The sensors of one GPU, selected by its id, so that no other GPU's are read."""
 
@@ -213,7 +205,7 @@ def uuid_of(index: int) -> str:
     return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
 
 
-def _open(gpu: int | str) -> _Sensors | None:
+def _open(gpu: int | str) -> _Nvml | _AmdSmi | None:
     try:
         if isinstance(gpu, str):
             return _Nvml(gpu)

@@ -17,7 +17,7 @@ from workbench.data import stats
 from workbench.data.record import Measured
 from workbench.measurement.candidate import Untimed
 from workbench.measurement.protocol import Protocol, digest
-from workbench.measurement.rounds import Window
+from workbench.measurement.rounds import Window, pooled_time
 
 MIB = 1 << 20
 
@@ -156,20 +156,5 @@ def measured_time(
 ) -> Measured:
     """Return the measured time of windows taken in rounds; `compile_s` stays apart. A call whose
     warm-up did not settle is not stable, however narrow its interval is."""
-    each = [window.samples_s for window in windows]
-    samples = tuple(s for window in each for s in window)
-    low, high = stats.windowed_interval(each)
-    return Measured(
-        stats.median(samples),
-        low,
-        high,
-        samples,
-        regime,
-        rules.clock,
-        rules.id,
-        rounds=len(windows),
-        state="sustained",
-        window_sizes=tuple(map(len, each)),
-        stable=stable and warm.has_settled,
-        compile_s=compile_s,
-    )
+    more = {"stable": stable and warm.has_settled, "compile_s": compile_s}
+    return pooled_time(windows, regime, rules.clock, rules.id, state="sustained", **more)

@@ -40,8 +40,9 @@ class Rotation:
     host_s: float = 50e-6  # host seconds to enqueue one call and its events
     waits: bool = False  # a call returns only when the GPU is done
     is_traced: bool = False  # code of torch.compile, as `correctness.is_traced` says
+    # of the last call on each set since `forget`, by the set's number
+    outputs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     _turn: int = 0
-    _kept_outputs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     _issue_times: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ISSUED))
 
     def call(self) -> None:
@@ -50,7 +51,7 @@ class Rotation:
         inputs = self.sets[at]
         if self.copies is not None:
             inputs = self.copies.call_inputs(inputs, self._turn)
-        self._kept_outputs[at] = output_tuple(self.impl(*inputs, config=self.config))
+        self.outputs[at] = output_tuple(self.impl(*inputs, config=self.config))
         self._turn += 1
 
     def issue(self) -> None:
@@ -101,14 +102,9 @@ class Rotation:
         wait()
         return int(torch.cuda.max_memory_allocated()) - before
 
-    @property
-    def outputs(self) -> dict[int, tuple[Any, ...]]:
-        """The outputs of the last call on each set since `forget`, by the set's number."""
-        return self._kept_outputs
-
     def forget(self) -> None:
         """Release all outputs."""
-        self._kept_outputs.clear()
+        self.outputs.clear()
 
     def turn_over(self) -> None:
         """Restore the inputs that the next calls change, and flush after that; without a restore,

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
+from typing import Any, TypeVar
 from typing import Protocol as Interface
-from typing import TypeVar
 
 from workbench.data import stats, verdict
-from workbench.data.record import Ratio, Verdict
+from workbench.data.record import Measured, Ratio, Verdict
 from workbench.measurement.protocol import BoostRules, Protocol
 
 K = TypeVar("K")
@@ -31,6 +31,10 @@ class Window:
     samples_s: tuple[float, ...]
     sm_mhz: float | None = None
     lasted_s: float | None = None  # a graph's sample is the time of one of its many calls
+
+    def window(self) -> Window:
+        """Return itself: samples that are taken when `Entrant.begin` returns are `Started`, too."""
+        return self
 
 
 class Started(Interface):
@@ -163,6 +167,23 @@ def orders(keys: list[K]) -> Iterator[list[K]]:
         yield order
         yield order[::-1]
         order = dice.sample(keys, len(keys))
+
+
+def pooled_time(
+    windows: Sequence[Window],
+    regime: Any,
+    method: Any,
+    protocol: str,
+    **more: Any,
+) -> Measured:
+    """Return the measured time of windows: the median of all samples and its interval. `more` are
+    further fields."""
+    each = [window.samples_s for window in windows]
+    samples = tuple(s for window in each for s in window)
+    low, high = stats.windowed_interval(each)
+    sizes = tuple(map(len, each))
+    about = regime, method, protocol, len(each)
+    return Measured(stats.median(samples), low, high, samples, *about, window_sizes=sizes, **more)
 
 
 def stable(windows: Sequence[Window], protocol: Protocol) -> bool:

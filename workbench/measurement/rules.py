@@ -128,7 +128,7 @@ RULES: tuple[EvaluationRule, ...] = (
     ),
     EvaluationRule(
         "floor",
-        "A time is no less than 0.97 of what bandwidth and peak rate allow: cold by the memory's "
+        "A time is at least 0.97 of what bandwidth and peak rate allow: cold by the memory's "
         "bandwidth, hot by twice the figure of the last-level cache.",
         "times that leave work out, clocks that are wrong",
         gpu=True,

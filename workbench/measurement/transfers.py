@@ -87,20 +87,7 @@ def _copy_result(key: tuple[Any, bool, int], entrant: _Copy, windows: list[Windo
 
 def summarise(windows: list[Window]) -> Measured:
     """Return windows of the host's clock as a result, in seconds."""
-    by_window = [w.samples_s for w in windows]
-    samples = tuple(s for window in by_window for s in window)
-    low, high = stats.windowed_interval(by_window)
-    return Measured(
-        stats.median(samples),
-        low,
-        high,
-        samples,
-        "hot",
-        "host",
-        RULES.id,
-        len(by_window),
-        window_sizes=tuple(len(window) for window in by_window),
-    )
+    return rounds.pooled_time(windows, "hot", "host", RULES.id)
 
 
 @dataclass
@@ -122,14 +109,14 @@ class _Copy:
             return _Copy(host.copy_(sent), device)
         return _Copy(device.copy_(sent), host.zero_())
 
-    def begin(self, seconds: float, least: int = 1) -> _Taken:
+    def begin(self, seconds: float, least: int = 1) -> Window:
         """Take copies of about `seconds` in total; they are over when this returns."""
         from workbench.measurement.stream import TimerStep, host_samples
 
         count = max(least, 2, min(64, int(seconds / self.estimate_s)))
         samples = host_samples(TimerStep(self._copy), count)
         self.estimate_s = stats.median(samples)
-        return _Taken(Window(tuple(samples)))
+        return Window(tuple(samples))
 
     def _copy(self) -> None:
         self.target.copy_(self.source, non_blocking=True)
@@ -139,17 +126,6 @@ class _Copy:
         import torch
 
         return bool(torch.equal(self.target.cuda(), self.source.cuda()))
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """Samples that are already taken."""
-
-    samples: Window
-
-    def window(self) -> Window:
-        """Return the window of samples."""
-        return self.samples
 
 
 def group_by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:

@@ -54,16 +54,12 @@ def docstring_of(spec: Spec) -> str:
     meaning = _meaning(spec)
     parts = [meaning, *_constants(spec, meaning), "Args:"]
     parts[-1] += "".join(f"\n    {n}: {_axes(t, shared)}" for n, t in spec.inputs.items())
-    alike = next((n for n, t in spec.inputs.items() if t.dtype is None), "")
-    results = "".join(f"\n    {n}: {_axes(t, _alias(alike))}" for n, t in spec.outputs.items())
+    alike = next((f"as {n}" for n, t in spec.inputs.items() if t.dtype is None), "")
+    results = "".join(f"\n    {n}: {_axes(t, alike)}" for n, t in spec.outputs.items())
     parts.append(f"Returns:{results}")
     parts.append("Raises:\n    OperationError: The operation does not take these tensors.")
     parts.append(_derivative(spec))
     return "\n\n".join(parts)
-
-
-def _alias(name: str) -> str:
-    return f"as {name}" if name else ""
 
 
 def _axes(tensor: Tensor, dtype: str) -> str:

@@ -17,7 +17,7 @@ from workbench.device.calibration import Calibration, sizes_in
 from workbench.device.hardware import Device
 from workbench.reports import render
 from workbench.reports.figures.calibration import regrets
-from workbench.reports.tables import Columns, table
+from workbench.reports.tables import Columns, table, text_table
 from workbench.spec import sizes_text
 from workbench.tuner.held_back import ErrorRange, HeldSize, error_range, held_sizes, summary_of
 
@@ -149,15 +149,8 @@ def sentence(calibration: Calibration, parts: Sequence[CalibratedPart]) -> str:
 
 def show(console: Console, parts: Sequence[CalibratedPart]) -> None:
     """Print the table of kernels."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(box=None, pad_edge=False)
-    for n, (head, _) in enumerate(KERNELS):
-        shown.add_column(head, justify="left" if n == 0 else "right")
-    for cells, _ in table(KERNELS, parts)["rows"]:
-        shown.add_row(*map(Text, cells))
-    console.print(shown)
+    shown = table(KERNELS, parts)
+    console.print(text_table(shown["heads"], (cells for cells, _ in shown["rows"])))
 
 
 def page(calibration: Calibration, parts: Sequence[CalibratedPart], device: Device) -> str:

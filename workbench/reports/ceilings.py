@@ -15,6 +15,7 @@ from workbench.device.ceilings import ALIKE, MEASURED, state_of, stem_of
 from workbench.reports import render
 from workbench.reports.figures.ceilings import Bar, Panel, bars
 from workbench.reports.figures.timing import timings_of
+from workbench.reports.tables import text_table
 from workbench.spec import sizes_text
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ HEADS = (
     "ceiling", "sustained", "p5 to p95", "MHz", "boost", "p5 to p95", "MHz", "verdict",
     "% of stated", "library reference",
 )  # fmt: skip
+RIGHT = (*HEADS[1:7], "value")  # heads of numbers
 NARROW = (0, 1, 3, 4, 6, 7)  # columns for a terminal of 100 columns
 STATED_HEADS = ("ceiling", "value", "clock", "kind", "source")
 LEVELS = {
@@ -286,21 +288,13 @@ def _state_text(one: Plain) -> str:
 
 def show(console: Console, run: Run) -> None:
     """Print the table of ceilings, and the reason of each that is not sound."""
-    from rich.table import Table
-    from rich.text import Text
-
     result = measured_of(run)
     heads = HEADS if result else STATED_HEADS
     lines = [_cells(c) for c in state_pairs(run)] or [_stated_cells(c) for c in stated_of(run)]
     wide = not result or not console.is_terminal or console.width >= 170
-    table = Table(box=None, pad_edge=False)
     shown = range(len(heads)) if wide else NARROW
-    for n in shown:
-        right = (bool(result) and 0 < n < 7) or n == 1
-        table.add_column(heads[n], justify="right" if right else "left")
-    for cells in lines:
-        table.add_row(*(Text(cells[n]) for n in shown))
-    console.print(table)
+    cells = ([line[n] for n in shown] for line in lines)
+    console.print(text_table([heads[n] for n in shown], cells, RIGHT))
     for one in result:
         if word(one) != "sound":
             console.print(f"{_title_with_clock(one)}: {word(one)}: {reason(one)}", soft_wrap=True)

@@ -61,7 +61,7 @@ def page(view: CodeView) -> str:
         sampled=sample_table(code, view.samples) if view.samples else None,
         sample_sentence=sample_sentence(view.samples) if view.samples else "",
         mix=mix_table(code.whole),
-        accesses=access_table(code.whole),
+        accesses=table(ACCESSES, code.whole.accesses),
         flow=flow_svg(code),
         live=live_svg(code),
         register_name=register_name(code.arch),
@@ -183,11 +183,6 @@ ACCESSES: Columns = (
     ("count", lambda a: str(a.count)),
     ("B in all", lambda a: "" if a.bytes is None else str(a.bytes)),
 )
-
-
-def access_table(mix: Mix) -> Table:
-    """Return one row a kind and width of memory access."""
-    return table(ACCESSES, mix.accesses)
 
 
 PARTITIONS: Columns = (

@@ -73,8 +73,8 @@ def sentence(result: Selection) -> str:
 
 
 def headline(result: Selection) -> str:
-    """Return the winner, and how many times as fast it is as what a launch runs today, or as the
-    fastest library where that is not known."""
+    """Return the winner, and how many times as fast it is as the current config, or as the
+    fastest library if that is not known."""
     winner = result.winner
     if result.front:
         return f"{_front_start(result)}."
@@ -82,9 +82,9 @@ def headline(result: Selection) -> str:
         return sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     if winner.default:
-        return f"{name}: what runs today"
+        return f"{name}: the current config"
     if result.default is not None:
-        return f"{name}: {result.default.ratio:.2f}x what runs today"
+        return f"{name}: {result.default.ratio:.2f}x as fast as the current config"
     if not result.baselines:
         return name
     library = result.baselines[0]

@@ -41,7 +41,7 @@ from workbench.data.selection import (
 from workbench.data.units import amount, rough, unit_of, whole_percent
 from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, origin_of, state_of
-from workbench.device.error_band import NEVER, expected_s, expected_words, factor_words
+from workbench.device.error_band import NEVER, expected_s, expected_words
 from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
@@ -106,7 +106,6 @@ def page(
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
         model=_model(records, stand),
         best_band=bool(result.is_ranked and result.winner and expected_s(result.winner)),
-        band=factor_words(r for r in records if not interval_of(r)),
         headline=headline(result),
         remarks=[f"{words[:1].upper()}{words[1:]}." for words in remarks(result) if words],
         result=result,
@@ -409,7 +408,8 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
     timing, place = winner.timing, _place(run, winner, records)
     if isinstance(timing, Predicted):
         more = assumptions() if timing.model == apple_model.MODEL else []
-        return [("Model", timing.model), (_bound_head(result), timing.bound), *more]
+        bound = "Winner bound by" if result.is_ranked else "Bound by"
+        return [("Model", timing.model), (bound, timing.bound), *more]
     shown = [
         ("Regime", f"{timing.regime}: {_REGIMES[timing.regime]}"),
         ("Clock state", f"{timing.state}: {_STATES[timing.state]}"),
@@ -440,10 +440,6 @@ def _place(run: Run, winner: Record, records: Sequence[Record]) -> list[tuple[st
         ("Measured on", f"{winner.gpu or run.gpu}{more}"),
         ("Library references", f"{figures}; {rule}"),
     ]
-
-
-def _bound_head(result: Selection) -> str:
-    return "Winner bound by" if result.is_ranked else "Bound by"
 
 
 _REGIMES = {

@@ -1,8 +1,8 @@
-"""Tables of pages: a head and a cell for each column, and a row for each item."""
+"""Tables of pages and of the terminal: a head for each column, and a row for each item."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 Table = dict[str, Any]  # heads; rows, each its cells and whether it is bad; what the template takes
@@ -21,3 +21,22 @@ def table(
     rows = [([cell(item) for _, cell in columns], bad(item)) for item in items[:most]]
     counted = {} if most is None else {"more": max(0, len(items) - most)}
     return {"heads": [head for head, _ in columns], "rows": rows, **counted, **more}
+
+
+def text_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    right: Collection[str] | None = None,
+) -> Any:
+    """Return a table for the terminal, without lines. The columns of the heads in `right` are set
+    to the right; without it all but the first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False)
+    for number, head in enumerate(heads):
+        to_right = number > 0 if right is None else head in right
+        drawn.add_column(head, justify="right" if to_right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    return drawn

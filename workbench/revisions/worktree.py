@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from types import TracebackType
 from typing import Self
 
+from workbench.data.closing import Closing
 from workbench.data.interrupts import Interrupts
 from workbench.data.temporary import lock_folder, lock_of_dead
 from workbench.spec import WorkbenchError
@@ -124,7 +124,7 @@ class Repository:
 
 
 @dataclass
-class Worktrees:
+class Worktrees(Closing):
     """Checkouts of other commits; all are removed after the `with` block, however it ends. Those of
     a process that was killed are removed by the next one that makes a checkout."""
 
@@ -213,17 +213,6 @@ class Worktrees:
         except WorktreeError:  # git was interrupted while it created the checkout
             shutil.rmtree(path, ignore_errors=True)
         del self._folders[commit]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _redirect(checkout: Path, link: Path, root: Path) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from workbench.data.files import finite_numbers
 from workbench.data.record import Finding
 from workbench.traces.metric import exact_counters as counters_of
 from workbench.traces.metric import metric_values, stall_shares
@@ -132,17 +132,7 @@ def _dispatch(dispatch: Dispatch, tool: str) -> dict[str, Any]:
 
 def json_text(value: Any) -> str:
     """Return plain data as JSON text; numbers that are not finite are null."""
-    return json.dumps(_finite(value), ensure_ascii=False, indent=1) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return value
+    return json.dumps(finite_numbers(value), ensure_ascii=False, indent=1) + "\n"
 
 
 def perfetto(summary: TraceSummary, findings: Sequence[Finding] = ()) -> str:

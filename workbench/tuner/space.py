@@ -84,7 +84,7 @@ def plan_sweep(
         factory.candidate(i, i.config(), False)
         for i in library_impls(problem.spec, device, run.predicted)
     ]
-    baselines = [c for c in libraries if _refusal_reason(c, problem, device) is None]
+    baselines = [c for c in libraries if refusal_of(c, problem, device) is None]
     today = {c.impl.name: c.config for c in launches}
     first = launches[0].impl if launches else impls[0]
     swept = {impl.name for impl in impls}
@@ -96,7 +96,7 @@ def plan_sweep(
             candidate = factory.candidate(
                 impl, config, impl.name == first.name and config == launched
             )
-            refusal = _refusal_reason(candidate, problem, device)
+            refusal = refusal_of(candidate, problem, device)
             if refusal is None:
                 legal.append(candidate)
             else:
@@ -124,11 +124,6 @@ def predict(legal: list[Candidate], problem: Problem, device: Device) -> list[Ca
         replace(c, predicted_s=expected_s(c, problem, device) if p is None else next(corrected))
         for c, p in zip(legal, places, strict=True)
     ]
-
-
-def _refusal_reason(candidate: Candidate, problem: Problem, device: Device) -> str | None:
-    """Return why the kernel rejects a candidate, or None."""
-    return refusal_of(candidate, problem, device)
 
 
 def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]) -> str:

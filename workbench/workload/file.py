@@ -114,7 +114,7 @@ def text_of(workload: RecordedWorkload) -> str:
     """Return the contents of a workload file."""
     functions, arguments = _NumberedRows(), _NumberedRows()
     signatures = [_signature(each, functions, arguments) for each in workload.signatures]
-    beyond = [[functions.number(_function(f)), n] for f, n in workload.omissions]
+    beyond = [[functions.number(asdict(f)), n] for f, n in workload.omissions]
     head = {
         FORMAT.mark: FORMAT.version,
         "written_by": f"kernel-workbench {__version__}",
@@ -156,16 +156,12 @@ class _NumberedRows:
         return self._numbers[text]
 
 
-def _function(function: KernelFunction) -> dict[str, Any]:
-    return asdict(function)
-
-
 def _signature(
     each: CountedSignature, functions: _NumberedRows, arguments: _NumberedRows
 ) -> dict[str, Any]:
     of = each.signature
     row: dict[str, Any] = {
-        "function": functions.number(_function(of.function)),
+        "function": functions.number(asdict(of.function)),
         "arguments": [[n, arguments.number(_argument(a))] for n, a in of.arguments.items()],
         "grid": list(of.grid),
         "launches": each.launches,
@@ -226,16 +222,13 @@ def _workload(plain: Mapping[str, Any]) -> RecordedWorkload:
     functions = read_rows(plain, "functions", partial(read_as, KernelFunction))
     arguments = read_rows(plain, "arguments", lambda v, at: _read_argument(v, at, 0))
 
-    def signature_count(value: Any, at: str) -> CountedSignature:
-        return _read_signature(value, at, functions, arguments)
-
     def function_count(value: Any, at: str) -> tuple[KernelFunction, int]:
         number, launches = read_as(tuple[Whole, Count], value, at)
         return row_of(functions, number, at), launches
 
     return RecordedWorkload(
         read_rows(plain, "processes", partial(read_as, RecordedProcess)),
-        read_rows(plain, "signatures", signature_count),
+        read_rows(plain, "signatures", lambda v, at: _read_signature(v, at, functions, arguments)),
         read_rows(plain, "times", partial(read_as, GpuTimes)),
         read_rows(plain, "beyond", function_count),
         read_rows(plain, "notes", partial(read_as, str)),

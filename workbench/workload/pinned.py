@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 from workbench.workload.errors import WorkloadError
@@ -120,12 +119,7 @@ class PinnedTable:
     def __enter__(self) -> PinnedTable:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     @property

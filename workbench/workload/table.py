@@ -161,8 +161,7 @@ def head_lines(workload: RecordedWorkload) -> list[str]:
         lines.append("Launches ran in Triton's interpreter: nothing was timed.")
     if open_ := sum(not process.complete for process in workload.processes):
         lines.append(
-            f"{open_} of {many} processes did not end by themselves: what they launched in their "
-            "last moments is missing."
+            f"{open_} of {many} processes did not end by themselves: the last launches are missing."
         )
     if workload.omissions:
         number = sum(n for _, n in workload.omissions)

@@ -271,7 +271,7 @@ class Cluster:
                 if time.monotonic() > end:
                     raise ClusterError(
                         f"The scheduler {self.place} did not come back within {limit_s:.0f} s; "
-                        "what was obtained is stored, and the same command goes on with it."
+                        "the results so far are stored, and the same command continues."
                     ) from None
                 time.sleep(POLL_S)
 

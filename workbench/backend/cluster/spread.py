@@ -102,7 +102,7 @@ class Spread:
             self._waiting.extend(jobs)
             self._change.notify_all()
         try:
-            while self._has_jobs:
+            while self._waiting or self._running:
                 self._look()
                 self._look_for_gpus()
                 with self._change:
@@ -115,10 +115,6 @@ class Spread:
     @property
     def _ending(self) -> bool:
         return self._over or self._cluster.stopping
-
-    @property
-    def _has_jobs(self) -> bool:
-        return bool(self._waiting or self._running)
 
     def _end(self) -> None:
         """Let the threads end: those that wait for a job or join, and those that run one where jobs
@@ -139,7 +135,7 @@ class Spread:
             self._cluster.scheduler_lost()
             self.say(
                 f"The scheduler {self._cluster.place} does not answer; waiting up to "
-                f"{SCHEDULER_S:.0f} s for it. What was obtained is stored."
+                f"{SCHEDULER_S:.0f} s for it. The results so far are stored."
             )
             try:
                 self._cluster.reconnect()
@@ -173,7 +169,7 @@ class Spread:
                 f"The scheduler {self._cluster.place} has no worker with a GPU; start one there: "
                 'dask worker ADDRESS --resources "GPU=1".'
             )
-        self.say("No GPU is left; what was obtained is stored, and the same command goes on.")
+        self.say("No GPU is left; the results are stored, and the same command continues.")
         raise KeyboardInterrupt
 
     # In the thread of a worker
@@ -252,7 +248,7 @@ class Spread:
         if job.moves > MOVES:
             self._errors.append(
                 WorkbenchError(
-                    f"{job.title} lost its worker {job.moves} times; what was obtained is stored. "
+                    f"{job.title} lost its worker {job.moves} times; its results are stored. "
                     "See the logs of the workers."
                 )
             )

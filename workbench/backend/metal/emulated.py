@@ -78,7 +78,7 @@ def dispatch_refusal(impl: Impl, config: Any, problem: Problem, device: Device) 
     except Exception as error:  # the launcher's own code
         return f"the launcher of {impl.title} failed ({first_sentence(error)})"
     if not launches:
-        return f"the launcher of {impl.title} launches no Metal kernel"
+        return f"the launcher of {impl.title} does not launch a Metal kernel"
     return next((reason for launch in launches if (reason := launch.refusal())), None)
 
 
@@ -243,7 +243,7 @@ def count_task(
     except WorkbenchError as error:
         return Refusal("compile", first_sentence(error))
     if not runs:
-        return Refusal("check", "the launch runs no Metal kernel", rule="launches")
+        return Refusal("check", "the launch does not run a Metal kernel", rule="launches")
     at = [_bytes(impl, config, device.limits, dtype, each) for each in (small, sizes)]
     scales = Scales(*(large / max(1, less) for less, large in zip(*at, strict=True)))
     traffic = traffic_of(runs, launches, small, scales)

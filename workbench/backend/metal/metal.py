@@ -51,7 +51,7 @@ def mac_device(mac: Mac) -> Device:
     where cores differ. Raises NoMetal where the chip is not listed."""
     name = re.sub(r"^apple|\s", "", (mac.chip or "").lower())
     if name not in UNCOMPILED:
-        chip = mac.chip or "the chip, which system_profiler does not name,"
+        chip = mac.chip or "the chip (system_profiler does not name it)"
         raise NoMetal(f"No device file describes {chip}; `workbench devices` lists those it knows.")
     device = UNCOMPILED[name]
     cores = mac.gpu_cores or device.limits.cores
@@ -188,9 +188,7 @@ class MetalLive:
 
     def energy(self, candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
         """Return for each that macOS gives no energy counter without root."""
-        return ["macOS has no energy counter that a program may read without root"] * len(
-            candidates
-        )
+        return ["on macOS only root can read the energy counter"] * len(candidates)
 
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float
@@ -213,7 +211,9 @@ class MetalLive:
             if isinstance(compiled, Refusal):
                 results[at] = TimingResult(compiled)
             elif part.clock == "host":
-                results[at] = TimingResult(Refusal("measure", "a call of MLX launches nothing yet"))
+                results[at] = TimingResult(
+                    Refusal("measure", "a call of MLX returns before the launch")
+                )
             else:
                 untimed = Refusal("measure", "gave no time")
                 results[at] = TimingResult(untimed, compiled, compiled.launches)

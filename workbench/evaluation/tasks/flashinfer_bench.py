@@ -155,9 +155,7 @@ def _workloads(task: Path, name: str) -> list[dict[str, Any]]:
             scalars = {n: i["value"] for n, i in inputs.items() if i["type"] == "scalar"}
             known.append({"axes": one["axes"], "scalars": scalars})
     if not known:
-        raise TaskError(
-            f"{file} has no workload of random inputs, which are all that is made here."
-        )
+        raise TaskError(f"{file} has no workload of random inputs; others are not supported.")
     return known
 
 

@@ -271,7 +271,7 @@ def _tensor(name: str, pair: tuple[Any, Any], first: Sizes, second: Sizes, follo
     axes = [_axis(name, a, b, first, second) for a, b in zip(one.shape, two.shape, strict=True)]
     own = NAMES.get(str(one.dtype).removeprefix("torch."))
     if own is None:
-        raise TaskError(f"The task's {name} is of {one.dtype}, which no Spec has.")
+        raise TaskError(f"The task's {name} is of {one.dtype}; a Spec cannot have that dtype.")
     return Tensor(" ".join(axes), None if follows and one.is_floating_point() else own)
 
 

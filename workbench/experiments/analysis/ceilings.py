@@ -460,7 +460,7 @@ def doubt(s: Sought, one: Ceiling, ceilings: Mapping[str, Ceiling]) -> str | Non
     for name in s.lower_limits:
         other = ceilings.get(measured_name(name, state), {})
         if "value" in other and value < 0.99 * other["value"]:
-            return f"it lies below {other['title']}, which cannot be"
+            return f"it lies below {other['title']}, which is impossible"
     settled = ceilings.get(measured_name(s.name, "sustained"), {})
     stands = "value" in settled and not settled.get("failed")
     if state == "boost" and stands and value < RECOVERED * settled["value"]:
@@ -539,7 +539,7 @@ def link_ceilings(
     for way in ("h2d", "d2h"):
         one, other = (plain[f"{way}_{kind}{MEASURED}"] for kind in ("pinned", "pageable"))
         if "value" in one and one["value"] < 0.95 * other.get("value", 0.0):
-            one |= {"failed": True, "reason": "it lies below pageable memory, which cannot be"}
+            one |= {"failed": True, "reason": "it lies below pageable memory, which is impossible"}
     return plain
 
 

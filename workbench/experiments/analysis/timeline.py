@@ -36,7 +36,7 @@ REMEDY = {
     "transfer-bound": "Keep the data on the GPU, copy it in few large pieces, and wait less often.",
     "inefficient kernels": "Give the kernel more to do at once, look at how it reads memory, or "
     "write another one; the experiment memory_vs_compute says what it waits for.",
-    "busy": "Launches cost little here; what is left lies in the kernels.",
+    "busy": "Launches cost little here; the rest of the time is in the kernels.",
     "undecided": "The intervals are too wide for a word.",
 }
 

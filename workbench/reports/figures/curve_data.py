@@ -54,8 +54,10 @@ def rate_of(records: Sequence[Record], ridge: float) -> tuple[Rate, str]:
     or has no FLOPs, else that of FLOPs; times where neither is declared."""
     memory = any(memory_bound(r, ridge) for r in records) or not any(r.flops for r in records)
     if not any(r.bytes if memory else r.flops for r in records):
-        return _microseconds, TIME_UNIT
-    return (_gbps, "GB/s") if memory else (_tflops, "TFLOP/s")
+        return (lambda record, seconds: seconds * 1e6), TIME_UNIT
+    if memory:
+        return (lambda record, seconds: record.bytes / seconds / 1e9), "GB/s"
+    return (lambda record, seconds: record.flops / seconds / 1e12), "TFLOP/s"
 
 
 def varied_axis(sizes: Sequence[Mapping[str, int]]) -> str | None:
@@ -67,18 +69,6 @@ def varied_axis(sizes: Sequence[Mapping[str, int]]) -> str | None:
 def _timed_records(group: Group) -> list[Record]:
     cold = [r for r in group.records if r.phase in ("final", "predict")]
     return [r for r in cold if interval_of(r) is None]
-
-
-def _gbps(record: Record, seconds: float) -> float:
-    return record.bytes / seconds / 1e9
-
-
-def _tflops(record: Record, seconds: float) -> float:
-    return record.flops / seconds / 1e12
-
-
-def _microseconds(record: Record, seconds: float) -> float:
-    return seconds * 1e6
 
 
 def rate_line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> Series:

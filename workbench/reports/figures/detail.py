@@ -68,14 +68,13 @@ class Field:
 
 def fields(board: Board) -> list[Field]:
     """Return all fields in reading order. SampleTimes are in the page's unit."""
-    return [*_regime_fields(), *_times(board), *_sample_fields(), *_work_fields()]
-
-
-def _regime_fields() -> list[Field]:
     return [
         Field("regime", lambda t: t.timing.regime, "how"),
         Field("clock state", lambda t: t.timing.state, "how"),
         Field("method", lambda t: t.timing.method, "how"),
+        *_times(board),
+        *_sample_fields(),
+        *_work_fields(),
     ]
 
 

@@ -148,7 +148,8 @@ def time_and_energy(board: Board, records: Sequence[Record], prefix: str) -> Mar
     ax = axes(fig, 66, 16, 504, 268, "both")
     _scale(ax, "x", [t for r, _ in known for t in _times(board, r)])
     _scale(ax, "y", [1e3 * v for _, e in known for v in (e.low_joules, e.joules, e.high_joules)])
-    logs = {a: " (log)" if ax_scale == "log" else "" for a, ax_scale in _scales(ax).items()}
+    scales = {"x": ax.get_xscale(), "y": ax.get_yscale()}
+    logs = {a: " (log)" if scale == "log" else "" for a, scale in scales.items()}
     ax.set(xlabel=f"time of one call, {board.unit[1]}{logs['x']}")
     ax.set(ylabel=f"energy of one call, mJ{logs['y']}")
     for record, energy in known:
@@ -162,10 +163,6 @@ def _times(board: Board, record: Record) -> list[float]:
     t = record.timing
     ends = (t.low_s, t.high_s) if isinstance(t, Measured) else ()
     return [board.time(s) for s in (record.time_s, *ends)]
-
-
-def _scales(ax: Any) -> dict[str, str]:
-    return {"x": ax.get_xscale(), "y": ax.get_yscale()}
 
 
 def _scale(ax: Any, which: str, values: Sequence[float]) -> None:

@@ -25,7 +25,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         return None
     return Diagnosis(
         f"The {pipe} pipe is {percent(busy)} busy, and {percent(part)} of the instructions {what}.",
-        (share(f"{pipe} pipe, share", busy), share("such instructions, share", part)),
+        (share(f"{pipe} pipe, share", busy), share("these instructions, share", part)),
         advice,
         "medium",
         part_of(metrics, part),

@@ -29,7 +29,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
         "shared memory a block; their loads are too few to keep DRAM busy.",
         (
             share("theoretical occupancy, share", fits, kind="computed"),
-            share("requested bytes of those that keep DRAM busy, share", busy, kind="computed"),
+            share("requested bytes over those that keep DRAM busy", busy, kind="computed"),
             count("registers", facts.registers or 0, "registers", kind="computed"),
             count("shared memory of a block", facts.shared_bytes or 0, "B", kind="computed"),
         ),

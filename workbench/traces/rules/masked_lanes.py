@@ -22,8 +22,8 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         f"{lanes:.1f} of {LANES} lanes are on in a global load or store, and {percent(without)} "
         "of these instructions have none on.",
         (
-            count("lanes on in global loads and stores", lanes, "lanes"),
-            share("global loads and stores without a lane, share", without),
+            count("active lanes in global loads and stores", lanes, "lanes"),
+            share("global loads and stores without active lanes, share", without),
         ),
         "Choose a block nearer to the length of the row, or let a program take several rows.",
         "small",

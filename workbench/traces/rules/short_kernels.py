@@ -25,7 +25,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
         f"{percent(part)} of the kernel time.",
         (
             count("kernels below 10 µs", len(short)),
-            share("their share of kernel time", part),
+            share("share of kernel time", part),
         ),
         "Fuse neighbouring kernels, so that what lies between them stays in registers.",
         "large",

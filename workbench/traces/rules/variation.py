@@ -34,7 +34,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
         (
             seconds("median", median(spent)),
             seconds("longest", max(spent)),
-            share("its share of kernel time", sum(spent) / times.kernel_sum),
+            share("share of kernel time", sum(spent) / times.kernel_sum),
         ),
         "Look for contention: other work on the device, atomics on one address, or data that "
         f"differs from launch to launch. At its median it would save {percent(gain / times.window)}"

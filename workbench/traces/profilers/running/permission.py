@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.data.files import readable_text
+
 NVIDIA_PARAMS = Path("/proc/driver/nvidia/params")
 OWN_STATUS = Path("/proc/self/status")
 CAP_SYS_ADMIN = 21  # bit number in capabilities(7)
@@ -29,7 +31,7 @@ def counter_permission(
     params: Path = NVIDIA_PARAMS, status: Path = OWN_STATUS
 ) -> CounterPermission:
     """Return whether this process may read counters of an NVIDIA GPU, from files alone."""
-    restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", _read(params) or "")
+    restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", readable_text(params) or "")
     if restricted is None:
         return CounterPermission(None, "no NVIDIA driver says who may read them")
     if restricted[1] == "0":
@@ -42,14 +44,7 @@ def counter_permission(
 
 def _is_admin(status: Path) -> bool:
     """Return whether the process has CAP_SYS_ADMIN, which root in a container often lacks."""
-    effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", _read(status) or "", re.MULTILINE)
+    effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", readable_text(status) or "", re.MULTILINE)
     if effective:
         return bool(int(effective[1], 16) >> CAP_SYS_ADMIN & 1)
     return hasattr(os, "geteuid") and os.geteuid() == 0
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return None
