@@ -36,7 +36,7 @@ def test_both_vocabularies_and_both_numbers_of_rows_by_the_clock_of_the_host():
     every = variants(context("sample_logits"))
     sizes = {tuple(a.sizes.items()) for a in every}
     assert sizes == {(("B", b), ("V", v)) for b in (1, 8) for v in (32_000, 128_256)}
-    assert {a.impl: a.clock for a in every if "alone" not in a.name} == {
+    assert {a.impl: a.clock for a in every if "only" not in a.name} == {
         "cpu": "host", "partials_and_merge": "host",
     }  # fmt: skip
     assert len({a.name for a in every}) == len(every) == 12
