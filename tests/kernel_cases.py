@@ -117,6 +117,16 @@ SPILLS = {
         )
         for dtype in ("fp16", "bf16")
     },
+    **{
+        (f"{mask}{kernel}", dtype): (most, reason)
+        for mask, kernel, most, reason in (
+            ("", "attention.ping_pong", 48, "D = 192 and 256, around the loop"),
+            ("causal_", "attention.ping_pong", 80, "D = 192 and 256, around the loop"),
+            ("", "attention_backward.warp_groups", 40, "D = 128: the fastest all the same"),
+            ("causal_", "attention_backward.warp_groups", 88, "D = 128: the fastest all the same"),
+        )
+        for dtype in ("fp16", "bf16")
+    },
     ("wkv6.chunked", "fp16"): (112, "two warps; four have none and took 1.06 to 1.15 of the time"),
     ("wkv6.chunked", "bf16"): (160, "two warps; four have none and took 1.06 to 1.15 of the time"),
     ("causal_attention.tiles", "fp32"): (
