@@ -73,10 +73,8 @@ class TakenInput(Spec):
         would make the roofline bound too high."""
         tensors = [self.inputs[n] for n in self.unread]
         spared = (math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
-        read, written = (
-            super().bytes_read(sizes, dtype) - sum(spared),
-            self.bytes_written(sizes, dtype),
-        )
+        read = super().bytes_read(sizes, dtype) - sum(spared)
+        written = self.bytes_written(sizes, dtype)
         accessed = self.call.distinct_bytes if self.call is not None else 0
         if not accessed or accessed >= WHOLE * (read + written):
             return read

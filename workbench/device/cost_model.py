@@ -25,9 +25,10 @@ other devices in clock cycles and nanoseconds. Its accuracy on those was never m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from workbench.data.record import Predicted, Resources
 from workbench.device.hardware import Device, parts_peak
@@ -67,8 +68,34 @@ CODE_MODELS = ("code-1", "code-2")  # of `code_model`: from TTGIR alone, and wit
 THROUGHPUTS = ("cache", "shared memory", "instructions", "special functions")
 BOUNDS = ("compute", "memory", *THROUGHPUTS, "latency")  # what may bound a time
 LAUNCH_S = 0.7e-6  # of an empty launch in a graph: measured as 0.59 to 0.82 us on an H200
+MOST_RESULTS = 2_000  # that are kept of a function, of 1 KB each
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
+def _keep_results(
+    function: Callable[Concatenate[Device, P], T],
+) -> Callable[Concatenate[Device, P], T]:
+    """Return the function, which keeps its results for the device that was asked for last. Of 550
+    launches of a kernel's configs 180 differ, and a prediction with its guess takes 19 us."""
+    results: dict[Any, T] = {}
+    whose: Device | None = None
+
+    @wraps(function)
+    def call(device: Device, /, *args: P.args, **named: P.kwargs) -> T:
+        nonlocal results, whose
+        if whose is not device or len(results) >= MOST_RESULTS:
+            whose, results = device, {}
+        known, key = results, (args, tuple(named.items()))
+        if (result := known.get(key)) is None:
+            result = known[key] = function(device, *args, **named)
+        return result
+
+    return call
+
+
+@_keep_results
 def predict(
     device: Device,
     work: Work,
@@ -85,37 +112,6 @@ def predict(
     `flops` and `bytes_` are the Spec's for the whole call. Raises ValueError when the device's
     clock, bandwidths or peak are unknown, rather than guess them.
     """
-    at = (work, resources, dtype, flops, bytes_, stages, constants)
-    known = _launches_of(device)
-    if (predicted := known.get(at)) is None:
-        predicted = known[at] = _predict(device, *at)
-    return predicted
-
-
-_last: tuple[Device | None, dict[tuple[Any, ...], Any]] = (None, {})
-MOST_LAUNCHES = 4_000  # that are kept, of 1 KB each
-
-
-def _launches_of(device: Device) -> dict[tuple[Any, ...], Any]:
-    """Return predictions and guesses of the device that was asked for last. Of 550 launches of a
-    kernel's configs 180 differ, and both take 19 us."""
-    global _last
-    whose, launches = _last
-    if whose is not device or len(launches) >= MOST_LAUNCHES:
-        _last = device, launches = device, {}
-    return launches
-
-
-def _predict(
-    device: Device,
-    work: Work,
-    resources: Resources,
-    dtype: str,
-    flops: int,
-    bytes_: int,
-    stages: int,
-    constants: Constants,
-) -> Predicted:
     require_figures(device, dtype, "fp32")
     model = _Model(device, work, resources, dtype, flops, work.stages or stages, constants)
     rounds, rest = divmod(work.tiles, model.places)
@@ -216,15 +212,9 @@ def _passed_bytes(device: Device, work: Work) -> int:
     return round(passed - passed * min(1.0, device.cache.value / passed)) if passed else 0
 
 
+@_keep_results
 def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) -> Resources:
     """Return estimated resources before compilation, accurate enough only to order configs."""
-    at, known = (work, dtype, warps, stages), _launches_of(device)
-    if (resources := known.get(at)) is None:
-        resources = known[at] = _guess(device, *at)
-    return resources
-
-
-def _guess(device: Device, work: Work, dtype: str, warps: int, stages: int) -> Resources:
     if work.dot and work.by_element:
         return _guess_by_elements(device, work, dtype, warps)
     threads = warps * device.limits.warp_size

@@ -9,8 +9,8 @@ Gaussian of their distance (Nadaraya 1964, Watson 1964). Which config is fastest
 octaves the axes are, on the power of two that the last axis is padded to, and on whether rows begin
 at multiples of 16 elements, where loads are wide.
 
-Measured sizes of three axes or more lie far apart, and times change between them: one more tile can
-be one more round of the cores. There a cell has the time that the analytic model predicts, too.
+Measured sizes of three axes or more lie far apart, and the order of configs changes between them:
+one more tile can need one more round of the cores. There a cell also has the predicted time.
 log(measured / predicted) is averaged in the same way and corrects the prediction at the new sizes;
 the mean of both estimates counts. A table has predictions where they choose better configs at sizes
 that are left out (`benchmarks/launch_times.py --predict`).
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LAUNCHES = SHIPPED / "launches"  # a folder for each architecture, a file for each kernel
-# The constants were chosen on the sizes of seven kernels, each left out in turn (docs/facts.md).
+# The constants were chosen on the sizes of seven row kernels, and of five others for tables with
+# predictions, each size left out in turn (docs/facts.md).
 REACH = 0.5  # octaves over which sizes are alike, or
 SPARSE = 0.8  # this share of the distance to the nearest, where few are near
 CORRECTED_REACH, CORRECTED_SPARSE = 0.25, 1.2  # the same two of a table with predictions
@@ -41,7 +42,7 @@ ROWS = 0.6  # an octave of the number of rows counts as this many of their width
 APART = 3.0  # octaves between a row of a multiple of 16 elements and another
 ALIGNED = 16  # elements
 FAR = 2.5  # octaves to the nearest measured size, beyond which nothing is expected
-CORRECTED_FAR = 4.0  # the same of a table with predictions, which know sizes further away
+CORRECTED_FAR = 4.0  # the same of a table with predictions
 MOST = 0.5  # log of a time over the fastest: how slow a slow config is says nothing more
 UNTIMED = 0.15  # the same, expected where a config was not timed
 
@@ -173,8 +174,8 @@ def _read_cell(text: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class LaunchProblem:
-    """A launch whose config is looked for. `predict` is of this kernel at these sizes on this
-    device, so that it is the same for equal problems."""
+    """A launch that needs a config. `predict` belongs to this kernel, device and sizes, so equal
+    problems have the same one."""
 
     device: str
     arch: str
