@@ -283,8 +283,12 @@ class _OneSize:
             command.start_s = time.monotonic()
         backend.prepare(self.problem)  # while the configs are planned
         run = sweep_run(options, sweep, self.problem, impls, backend)
+        launches = self._launches(run)
         run = replace(
-            run, previous_best=self._previous_best(run), same_bits_as=bits_option(options, backend)
+            run,
+            previous_best=self._previous_best(run),
+            same_bits_as=bits_option(options, backend),
+            launch_kind="tuned config" if launches and launches[0].entry else "default",
         )
         most = predicted_configs(self.search) if backend.predicts else 0
         plan = plan_sweep(
@@ -296,7 +300,7 @@ class _OneSize:
             backend.protocol,
             only=options.only,
             most=most,
-            launches=self._launches(run),
+            launches=launches,
         )
         history = self.resources.history
         anew = options.fresh or run.same_bits_as  # bits compare only on the same inputs
