@@ -1,7 +1,5 @@
 """Say what a selection of a sweep's records shows: one sentence, its parts, and its remarks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from workbench.data.dominance import first_of

@@ -1,7 +1,5 @@
 """Tables of pages and of the terminal: a head for each column, and a row for each item."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A stored run has its KPIs, findings and kernels; the timeline is drawn when the file is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

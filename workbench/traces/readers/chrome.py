@@ -4,8 +4,6 @@ rocprof writes numbers as text, and an empty event first. Proton inside a kernel
 writes microseconds at an assumed clock of 1 GHz, so only times within one CTA compare.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any
