@@ -15,7 +15,6 @@ from workbench.data.files import is_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from workbench.commands.diagnosed import DiagnosisReport
     from workbench.traces.rules import AnyRule
@@ -210,14 +209,13 @@ def _needs(kind: str, rule: AnyRule) -> list[str]:
     return [NEEDED[kind], *rule.needs]
 
 
-def _rule_table(kind: str, listed: Sequence[dict[str, Any]]) -> Table:
+def _rule_table(kind: str, listed: Sequence[dict[str, Any]]) -> Any:
     """Return one row per rule: word, thresholds, needs, source."""
-    from rich.table import Table
+    from workbench.reports.tables import text_table
 
-    table = Table(title=TITLES[kind], box=None)
-    table.title_justify, table.title_style, table.pad_edge = "left", "bold", False
-    for head in ("rule", "word", "thresholds", "needs", "source"):
-        table.add_column(head, overflow="fold", no_wrap=head == "rule")
+    heads = ("rule", "word", "thresholds", "needs", "source")
+    table = text_table(heads, right=(), whole=heads[:1])
+    table.title, table.title_justify, table.title_style = TITLES[kind], "left", "bold"
     for each in listed:
         limits = ", ".join(f"{name} {value:g}" for name, value in each["thresholds"].items())
         needs = ", ".join(need for need in each["needs"] if need != NEEDED[kind])

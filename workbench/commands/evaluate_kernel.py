@@ -388,14 +388,12 @@ def _record(evaluation: Evaluation, run: Run, case: Case, timing: Measured | Pre
 
 def show(console: Console, evaluation: Evaluation) -> None:
     """Print the verdict, the rules and the times; a quiet console the verdict alone."""
-    from rich.table import Table
+    from workbench.reports.tables import text_table
 
     for line in _heading(evaluation):
         console.print(line)
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     strict = evaluation.verdict.strict
-    for name in ("rule", "", *(("shown by",) if strict else ()), "reason"):
-        table.add_column(name, overflow="fold")
+    table = text_table(("rule", "", *(("shown by",) if strict else ()), "reason"), right=())
     before = ""
     for result in evaluation.verdict.rules:
         again = result.reason and result.reason == before

@@ -157,11 +157,10 @@ def say_ranking(
 
 
 def _table(console: Console, configs: Sequence[PredictedConfig]) -> None:
-    from rich.table import Table
+    from workbench.reports.tables import text_table
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("time", "if measured", "limit", "config"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "config")
+    heads = ("time", "if measured", "limit", "config")
+    table = text_table(heads, right=(), whole=heads[:-1])
     for one in configs:
         ends = " to ".join(map(rough, one.expected_s)) if one.expected_s else ""
         config = f"{one.impl} {label(one.config)}".lstrip()
