@@ -40,7 +40,7 @@ class DiagnoseOptions(Options):
 
 
 CODE_FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
-OF_A_KERNEL = ("impl", "sizes", "dtype", "device")
+KERNEL_OPTIONS = ("impl", "sizes", "dtype", "device")
 NEEDED = {"timeline": "a timeline", "counters": "", "machine code": "machine code"}
 TITLES = {
     "timeline": "Rules of timelines",
@@ -87,7 +87,7 @@ def _target(options: DiagnoseOptions) -> str:
     kind = "files" if several else _kind(first)
     if several and any(_kind(each) == "run" for each in options.targets):
         raise OptionError("One run is diagnosed at a time; name one.")
-    given = [f"--{name}" for name in OF_A_KERNEL if getattr(options, name) is not None]
+    given = [f"--{name}" for name in KERNEL_OPTIONS if getattr(options, name) is not None]
     if kind != "kernel" and given:
         raise OptionError(f"{given[0]} is an option of a kernel; leave it out, or name a kernel.")
     return kind

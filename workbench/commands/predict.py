@@ -49,16 +49,11 @@ def run(options: PredictOptions) -> int:
     from workbench import catalog
     from workbench.commands.progress import redirection
 
-    if is_function(options.kernel):
+    if ".py:" in options.kernel:  # FILE.py:FUNCTION
         return _function(options)
     device = device_for(options.device)
     spec = (catalog.spec_of if redirection() else spec_without_triton)(options.kernel)
     return _kernel(options, spec, device)
-
-
-def is_function(words: str) -> bool:
-    """Return whether a word names a function of a file, FILE.py:FUNCTION."""
-    return ".py:" in words
 
 
 def device_for(name: str | None) -> Device:
