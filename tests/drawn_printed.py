@@ -28,6 +28,7 @@ from workbench.commands.result import plain_record
 from workbench.commands.workload_tuning import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
+from workbench.data.selection import Selection
 from workbench.reports.pair_texts import MEANINGS, is_predicted, reasons
 from workbench.traces.trace import (
     ActivityKind,
@@ -482,8 +483,8 @@ def drawn_figures() -> Rows:
         run, outcomes = synthetic.matmul(predicted)
         records = [o for o in outcomes if isinstance(o, Record)]
         yield f"ranked {predicted}"
-        yield from drawn_figure(figures.ranked_figure(records[::9], records[9]))
-        yield from drawn_figure(figures.ranked_figure(records[:40], None))
+        yield from drawn_figure(figures.ranked_figure(records[::9], Selection(False, records[9])))
+        yield from drawn_figure(figures.ranked_figure(records[:40], Selection(False)))
         yield f"times {predicted}"
         yield from drawn_figure(figures.times_figure(records[:30:2]))
         yield from drawn_figure(figures.curve_or_times(run, outcomes[:20]))
@@ -491,7 +492,7 @@ def drawn_figures() -> Rows:
         yield from drawn_figure(figures.ceilings_figure(run.ceilings))
     run, outcomes = synthetic.softmax()
     yield from drawn_figure(
-        figures.ranked_figure([o for o in outcomes if isinstance(o, Record)], None)
+        figures.ranked_figure([o for o in outcomes if isinstance(o, Record)], Selection(False))
     )
     for some in ([], outcomes[:1]):
         yield from drawn_figure(figures.times_figure([o for o in some if isinstance(o, Record)]))

@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from workbench.api import figures
 from workbench.api.figures import ValueRow
 from workbench.data.record import Profile, Record
+from workbench.data.selection import Selection
 from workbench.reports import colour
 
 pytestmark = pytest.mark.unit
@@ -76,7 +77,7 @@ def test_configs_are_ranked_by_their_latest_times():
     a = replace(a, default=False)
     c = replace(c, default=False)
     library = timed(LIBRARY, 3e-6)
-    (ax,) = figures.ranked_figure([older, a, hot, b, c, library], a).axes
+    (ax,) = figures.ranked_figure([older, a, hot, b, c, library], Selection(False, a)).axes
     assert points(ax)[:2] == [([1.0], [2.0], ink("impl-0"), True),
                               ([2.0, 3.0], [4.0, 30.0], ink("impl-1"), True)]  # fmt: skip
     rings = points(ax)[2:]
@@ -88,10 +89,10 @@ def test_configs_are_ranked_by_their_latest_times():
     assert ax.get_ylabel() == "time of one call, µs, measured"
     flat = [line for line in ax.get_lines() if list(line.get_ydata()) == [3.0, 3.0]]
     assert len(flat) == 1 and flat[0].get_label() == library.case.impl and not ax.texts
-    (ax,) = figures.ranked_figure([a, b], b).axes
+    (ax,) = figures.ranked_figure([a, b], Selection(False, b)).axes
     assert ax.get_ylim() == (0, pytest.approx(4 * 1.06))
     assert [t.get_text() for t in ax.get_legend().get_texts()][-1] == "selected, the default"
-    assert figures.ranked_figure([library], None) is None
+    assert figures.ranked_figure([library], Selection(False)) is None
 
 
 def test_times_of_records_are_rows_with_their_intervals():

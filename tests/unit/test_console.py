@@ -155,6 +155,7 @@ def printed(context, quiet, terminal=False, width=80, null=None, **environment):
 @pytest.fixture
 def context(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # where nothing is tuned
     return Place(tmp_path)
 
 
@@ -219,6 +220,13 @@ def test_a_measured_sweep_or_a_short_one_has_no_first_recommendation(context, mo
 def test_quiet_says_the_answer_and_the_page(context):
     lines = printed(context, quiet=True).splitlines()
     assert len(lines) == 2 and "the default" in lines[0] and lines[1].startswith("report  ")
+
+
+def test_what_launches_took_is_the_default_and_then_the_tuned_config(context, monkeypatch):
+    words = {**context.words(), "fresh": True}
+    monkeypatch.setattr(type(context), "words", lambda self: words)
+    answers = [printed(context, quiet=True).splitlines()[0] for _ in range(2)]
+    assert "the default" in answers[0] and "the tuned config" in answers[1], answers
 
 
 def test_on_a_terminal_the_line_is_redrawn_in_place_and_taken_away(context):

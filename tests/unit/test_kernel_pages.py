@@ -72,6 +72,6 @@ def test_a_page_of_one_outcome_and_of_none(turn: int, name: str, count: int) -> 
     configs = legal(impl)[:count]
     html = page(*of_kernel([(impl, configs)], predicted=turn // 8 % 2 == count))
     if configs:
-        assert f"{label(values(configs[0]))}: the current config" in html
+        assert f"{label(values(configs[0]))}: the default" in html
     else:
         assert "No outcome was recorded, so there is no result." in html

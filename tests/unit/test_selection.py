@@ -32,7 +32,7 @@ from workbench.data.selection import (
     relevant,
     select,
 )
-from workbench.reports.selection_sentence import sentence
+from workbench.reports.selection_sentence import headline, sentence
 
 RUN, OUTCOMES = synthetic.matmul()
 SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "first_pass"]
@@ -57,6 +57,13 @@ def test_the_sentence_says_rate_library_default_ties_and_edge() -> None:
         "tiles 128x256x64, 8 warps, 3 stages: 717 TFLOP/s, 93 % of cublas, 1.04x torch.compile, "
         "1.18x the default; 2 configs tie within noise; extend block_n beyond 256."
     )
+
+
+def test_what_launches_took_is_named_as_it_is() -> None:
+    run = replace(RUN, launch_kind="tuned config")
+    assert "1.18x the tuned config;" in sentence(select(run, OUTCOMES))
+    assert headline(select(run, OUTCOMES)).endswith("1.18x as fast as the tuned config")
+    assert headline(select(RUN, OUTCOMES)).endswith("1.18x as fast as the default")
 
 
 def test_a_prediction_says_so_and_claims_no_noise() -> None:

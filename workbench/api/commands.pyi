@@ -262,8 +262,8 @@ def sweep(
         budget: 30s, 2m, or 200 (configs): stop then with the best so far.
         search: Which configs come first: exhaustive, model, random, tpe.
         also: energy: the joules of a call; profile: the winner, by counters. After the times.
-        require: same-bits: as the default's; sanitizer: racecheck and memcheck pass; idle-gpu:
-            refuse while others use the GPU.
+        require: same-bits: as a launch's; sanitizer: racecheck and memcheck pass; idle-gpu: refuse
+            while others use the GPU.
         workers: Share the work among so many GPUs of this host, or those of a Dask cluster.
         fresh: Obtain again what the database already holds.
         out: Folder for the page and events.

@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.record import Finding, Outcome, Profile, Record, Run
+from workbench.data.selection import Selection
 from workbench.data.units import quantity, text_of, unit_of
 from workbench.device.ceilings import origin_of
 from workbench.device.error_band import expected_s, factor_words
@@ -48,7 +49,7 @@ def notebook_figure(fig: Figure, inks: Mapping[str, str]) -> Figure:
     return fig
 
 
-def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | None:
+def ranked_figure(records: Sequence[Record], result: Selection) -> Figure | None:
     """Return the time of every config of a sweep by its rank, an Impl a colour, and the library
     baselines as lines. A config is drawn at its latest measurement."""
     latest = {r.case.label: r for r in records if r.phase != "hot"}
@@ -67,7 +68,7 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     for record, style in zip(libraries, cycle(("-", "--", ":"))):
         look = {"color": colour("muted"), "linewidth": 1, "linestyle": style}
         ax.axhline(record.time_s / scale, label=record.case.impl, **look)
-    _mark(ax, own, winner, scale)
+    _mark(ax, own, result, scale)
     ax.xaxis.get_major_locator().set_params(integer=True)
     kind = "measured" if own[0].is_measured else "predicted"
     error = "" if own[0].is_measured else f"; {factor_words(own)}"
@@ -85,16 +86,16 @@ def _points(
     ax.plot(xs, ys, color=ink, markerfacecolor=ink if measured else "none", label=label, **look)
 
 
-def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -> None:
-    """Ring the selected and the default configs, each kind once in the legend."""
-    named = set()
+def _mark(ax: Any, own: Sequence[Record], result: Selection, scale: float) -> None:
+    """Ring the selected config and that of a launch, each kind once in the legend."""
+    named, winner = set(), result.winner
     for at, record in enumerate(own, 1):
         is_winner = winner is not None and record.case == winner.case
         if is_winner or record.default:
             ink = colour("accent" if is_winner else "ink")
             look = {"linestyle": "", "marker": "o", "markersize": 12, "markerfacecolor": "none"}
-            name = "selected" if is_winner else "default"
-            name += ", the default" if is_winner and record.default else ""
+            name = "selected" if is_winner else result.launch_kind
+            name += f", the {result.launch_kind}" if is_winner and record.default else ""
             look["label"] = "_" if name in named else name  # matplotlib leaves "_" out
             named.add(name)
             ax.plot([at], [record.time_s / scale], color=ink, **look)

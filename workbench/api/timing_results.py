@@ -66,9 +66,8 @@ class SweepResult(TimedResult):
     def _figure(self) -> Figure | None:
         from workbench.api.figures import ranked_figure
 
-        (first, *_) = self.selections or (None,)
-        records = [r for r in self.runs[0].outcomes if isinstance(r, Record)] if self.runs else []
-        return ranked_figure(records, first.winner if first else None)
+        records = [r for run in self.runs[:1] for r in run.outcomes if isinstance(r, Record)]
+        return ranked_figure(records, self.selections[0]) if records else None
 
     def _table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         selected = [best.record for best in self.bests]

@@ -26,7 +26,7 @@ from workbench.data.verdict import NO_VERDICT, holm_verdicts
 
 Word = Literal["FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME"]
 ORDER: tuple[Word, ...] = ("FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME")
-OF_TIMES = ("SLOW", NO_VERDICT, "INCONCLUSIVE", "CLOCK", "SAME", "FAST")
+TIME_WORDS = ("SLOW", NO_VERDICT, "INCONCLUSIVE", "CLOCK", "SAME", "FAST")
 
 # From Triton 3.6.0 to 3.9.0, of the defaults of 39 kernels on ten devices: registers above 32
 # changed by -7 to +5 % in the middle half of the configs, and by more than +17 % in the last tenth;
@@ -237,7 +237,7 @@ def rank_pairs(pairs: Iterable[ComparedPair]) -> list[ComparedPair]:
 def _severity(pair: ComparedPair) -> tuple[object, ...]:
     c, about = pair.comparison, [(o.case.impl, o.case.device) for o in pair.outcomes[-1:]]
     name = c.kernel, about, sorted(c.sizes.items())
-    place = ORDER.index(pair.word) if pair.is_by_code else OF_TIMES.index(pair.word)
+    place = ORDER.index(pair.word) if pair.is_by_code else TIME_WORDS.index(pair.word)
     resources = [o.resources for o in pair.outcomes if o.resources]
     if len(resources) < 2:
         return place, -c.verdict.time.middle if c.verdict else 0.0, 0, 0.0, 0.0, name

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from workbench.code.program_slices import ACCESSES, LOOPS, WRITES, every_op
 from workbench.code.ttgir import Function, Op, read_ttgir
 from workbench.code.warp_code import WarpCode, WarpInstruction, read_warp_code
-from workbench.device.warp_timeline import ACCESSES as OF_MEMORY
+from workbench.device.warp_timeline import ACCESSES as MEMORY_KINDS
 from workbench.device.warp_timeline import (
     ATOMIC,
     DOUBLE,
@@ -113,7 +113,7 @@ class _Match:
         return tuple(n for n in tied if not any(m in self._inner[n] for m in tied))
 
     def _loop_code(self, body: Sequence[WarpInstruction], loop: int) -> IssuedCode:
-        accesses = [one for one in body if one.kind in OF_MEMORY]
+        accesses = [one for one in body if one.kind in MEMORY_KINDS]
         return IssuedCode(
             "".join(one.kind for one in body),
             tuple(one.control for one in body),

@@ -140,7 +140,7 @@ _AMD_GROUPS = {
     "integer": r"[vs]_",
 }
 _AMD_GROUP = {name: re.compile(text) for name, text in _AMD_GROUPS.items()}
-_OF_KIND = {
+_KIND_TITLES = {
     "store": "global stores",
     "shared": "shared loads",
     "matrix": "matrix",
@@ -161,7 +161,7 @@ def group_of(op: Instruction, arch: str) -> str:
         return "spills"
     kind = (amd_kind if amd else sass_kind)(op)
     if kind is not None:
-        return "global loads" if kind.startswith("load") else _OF_KIND[kind]
+        return "global loads" if kind.startswith("load") else _KIND_TITLES[kind]
     return _group_of_name(op.opcode if amd else op.opcode.split(".")[0], amd)
 
 

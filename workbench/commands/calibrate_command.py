@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import catalog
@@ -165,7 +164,8 @@ class CalibrateCommand:
             "calibrate", "all", self.options.command, backend, [p.problem for p in problems]
         )
 
-        partial = self._partial(backend)
+        # the times so far, with which the command continues after a stop
+        partial = self.options.out / f"calibration-{backend.device.name}.partial.csv.gz"
         before = {_config_key(t): t for t in load(partial).times} if partial.exists() else {}
         self.launches = {at: (t.launches, t.each) for at, t in before.items()}
 
@@ -191,10 +191,6 @@ class CalibrateCommand:
         if self.is_complete:
             partial.unlink(missing_ok=True)
         return self._conclude(created, backend.device, code)
-
-    def _partial(self, backend: Backend) -> Path:
-        """Return the path of the times so far, with which the command continues after a stop."""
-        return self.options.out / f"calibration-{backend.device.name}.partial.csv.gz"
 
     def _problems(self, kernels: Mapping[str, str], device: Device) -> Iterator[SizedProblem]:
         """Yield the first size of each kernel, then the second, so that a stop leaves all of them

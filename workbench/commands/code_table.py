@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from workbench.commands.code_run import CodeRun
 from workbench.commands.console import say_result
 from workbench.commands.result import RunResult
 from workbench.commands.run import say_page
 from workbench.reports.run_index import write_run_page
+from workbench.reports.tables import text_table
 from workbench.reports.versions import (
     NARROW,
     WIDE,
@@ -31,23 +32,16 @@ REASONS_FIT, CONFIGS_FIT = 150, 200  # columns of a terminal that has room for t
 
 def say_changes(console: Console, changes: CodeChanges) -> None:
     """Print the table, what must be tuned again, and the conclusion."""
-    from rich.table import Table
-    from rich.text import Text
-
     rows = changed_pairs(changes.pairs)
     if rows:
-        drawn = Table(box=None, pad_edge=False)
         narrow, shown = console.width < REASONS_FIT, rows[:SHOWN]
         columns = NARROW if narrow else WIDEST if console.width >= CONFIGS_FIT else WIDE
         content = pair_rows(shown, columns)
-        for n, heading in enumerate(content["heads"]):
-            left = n in content["text"] or n == 0
-            folds = left and n > 0 and not narrow
-            justify: Literal["left", "right"] = "left" if left else "right"
-            drawn.add_column(heading, justify=justify, overflow="fold", no_wrap=not folds)
-        for cells, _ in content["rows"]:
-            drawn.add_row(*map(Text, cells))
-        console.print(drawn)
+        heads = content["heads"]
+        right = [head for n, head in enumerate(heads) if n and n not in content["text"]]
+        whole = heads if narrow else [heads[0], *right]
+        cells = (row for row, _ in content["rows"])
+        console.print(text_table(heads, cells, right, whole))
         if len(rows) > SHOWN:
             console.print(f"{len(rows) - SHOWN} more rows are on the page.")
         for line in code_errors(shown):

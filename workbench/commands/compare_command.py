@@ -364,10 +364,10 @@ NO_DEVICE = (
 )
 NO_EXPECTATION = "--expect compares counters; name two files of ncu, or two runs of `profile`."
 NO_OPERANDS = "--triton compares two compilers; leave out LEFT and RIGHT."
-OF_COMPILERS = "--triton compares machine code; leave out {}."
-OF_EMULATED = "With --device both operands are emulated and nothing runs on a GPU; leave out {}."
-OF_TRACES = "Traces are compared without measuring; leave out {}."
-OF_RUNS = (
+TRITON_RULE = "--triton compares machine code; leave out {}."
+DEVICE_RULE = "With --device both operands are emulated and nothing runs on a GPU; leave out {}."
+TRACE_RULE = "Traces are compared without measuring; leave out {}."
+RUN_RULE = (
     "Two stored runs are compared without measuring; leave out {}, or name two operands to run on "
     "the GPU."
 )
@@ -377,18 +377,18 @@ KINDS = (  # the first that accepts
         lambda options: options.triton is not None,
         {
             **dict.fromkeys(("left", "right"), NO_OPERANDS),
-            **dict.fromkeys(("also", "require", "trust"), OF_COMPILERS),
+            **dict.fromkeys(("also", "require", "trust"), TRITON_RULE),
         },
         "compiler_comparison.compare_compilers",
     ),
     OperandKind(
         _is_for_apple,
-        dict.fromkeys(("also", "expect", "impl"), OF_EMULATED),
+        dict.fromkeys(("also", "expect", "impl"), DEVICE_RULE),
         "metal_comparison.compare_on_emulator",
     ),
     OperandKind(
         are_traces,
-        {"device": NO_DEVICE, **dict.fromkeys(("also", "events_file"), OF_TRACES)},
+        {"device": NO_DEVICE, **dict.fromkeys(("also", "events_file"), TRACE_RULE)},
         "trace_comparison.compare_traces",
     ),
     OperandKind(
@@ -396,7 +396,7 @@ KINDS = (  # the first that accepts
         {
             "device": NO_DEVICE,
             "expect": NO_EXPECTATION,
-            **dict.fromkeys(("also", "events_file"), OF_RUNS),
+            **dict.fromkeys(("also", "events_file"), RUN_RULE),
         },
         "compare_command.compare_runs",
     ),

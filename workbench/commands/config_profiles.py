@@ -164,19 +164,14 @@ def _print(
     titles: Mapping[str, str] | None,
 ) -> None:
     """Print what limits each config, and its metrics, in one table."""
-    from rich.table import Table
-    from rich.text import Text
-
     from workbench.reports.figures.profiled import profiled_table
+    from workbench.reports.tables import text_table
 
     shown = profiled_table(profiles, outcomes, titles)
     if shown is None:
         return
-    table = Table(box=None, pad_edge=False)
-    for number, head in enumerate(shown.heads):
-        table.add_column(head, style="dim" if number == 0 else "", no_wrap=number == 0)
-    for row in shown.rows:
-        table.add_row(*map(Text, row))
+    table = text_table(shown.heads, shown.rows, right=(), whole=shown.heads[:1])
+    table.columns[0].style = "dim"
     console.print()
     console.print(table)
     for note in shown.notes:

@@ -15,7 +15,6 @@ from workbench.data.files import is_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from workbench.commands.diagnosed import DiagnosisReport
     from workbench.traces.rules import AnyRule
@@ -41,7 +40,7 @@ class DiagnoseOptions(Options):
 
 
 CODE_FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
-OF_A_KERNEL = ("impl", "sizes", "dtype", "device")
+KERNEL_OPTIONS = ("impl", "sizes", "dtype", "device")
 NEEDED = {"timeline": "a timeline", "counters": "", "machine code": "machine code"}
 TITLES = {
     "timeline": "Rules of timelines",
@@ -88,7 +87,7 @@ def _target(options: DiagnoseOptions) -> str:
     kind = "files" if several else _kind(first)
     if several and any(_kind(each) == "run" for each in options.targets):
         raise OptionError("One run is diagnosed at a time; name one.")
-    given = [f"--{name}" for name in OF_A_KERNEL if getattr(options, name) is not None]
+    given = [f"--{name}" for name in KERNEL_OPTIONS if getattr(options, name) is not None]
     if kind != "kernel" and given:
         raise OptionError(f"{given[0]} is an option of a kernel; leave it out, or name a kernel.")
     return kind
@@ -210,14 +209,13 @@ def _needs(kind: str, rule: AnyRule) -> list[str]:
     return [NEEDED[kind], *rule.needs]
 
 
-def _rule_table(kind: str, listed: Sequence[dict[str, Any]]) -> Table:
+def _rule_table(kind: str, listed: Sequence[dict[str, Any]]) -> Any:
     """Return one row per rule: word, thresholds, needs, source."""
-    from rich.table import Table
+    from workbench.reports.tables import text_table
 
-    table = Table(title=TITLES[kind], box=None)
-    table.title_justify, table.title_style, table.pad_edge = "left", "bold", False
-    for head in ("rule", "word", "thresholds", "needs", "source"):
-        table.add_column(head, overflow="fold", no_wrap=head == "rule")
+    heads = ("rule", "word", "thresholds", "needs", "source")
+    table = text_table(heads, right=(), whole=heads[:1])
+    table.title, table.title_justify, table.title_style = TITLES[kind], "left", "bold"
     for each in listed:
         limits = ", ".join(f"{name} {value:g}" for name, value in each["thresholds"].items())
         needs = ", ".join(need for need in each["needs"] if need != NEEDED[kind])

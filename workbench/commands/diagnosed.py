@@ -21,9 +21,9 @@ FOLDED = 4  # lines on rules that could not be evaluated, without --all
 MOST_COUNTERS = 3  # that are named one by one
 NAMED = 6  # rules that such a line names
 NAME_WIDTH = 80
-OF_TRACE = "`workbench profile --tool trace` records it"
-OF_COUNTERS = "`workbench profile KERNEL --tool ncu` collects them"
-OF_CODE = "`workbench diagnose KERNEL` compiles it"
+TRACE_HINT = "`workbench profile --tool trace` records it"
+COUNTER_HINT = "`workbench profile KERNEL --tool ncu` collects them"
+CODE_HINT = "`workbench diagnose KERNEL` compiles it"
 LAUNCHES = "record the host, too: `workbench profile --tool trace`"
 
 
@@ -105,17 +105,17 @@ def rank_diagnoses(results: Iterable[Diagnosed]) -> tuple[Diagnosed, ...]:
 
 def missing_timeline() -> Iterator[NotEvaluable]:
     """Yield every rule of a timeline, for what has none."""
-    return (NotEvaluable(name, ("a timeline",), OF_TRACE) for name in rules())
+    return (NotEvaluable(name, ("a timeline",), TRACE_HINT) for name in rules())
 
 
 def missing_counters() -> Iterator[NotEvaluable]:
     """Yield every rule of counters, for what has none."""
-    return (NotEvaluable(name, ("counters of kernels",), OF_COUNTERS) for name in kernel_rules())
+    return (NotEvaluable(name, ("counters of kernels",), COUNTER_HINT) for name in kernel_rules())
 
 
 def missing_code() -> Iterator[NotEvaluable]:
     """Yield every rule of machine code, for what has none."""
-    return (NotEvaluable(name, ("machine code",), OF_CODE) for name in code_rules())
+    return (NotEvaluable(name, ("machine code",), CODE_HINT) for name in code_rules())
 
 
 def timeline_gaps(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
@@ -126,7 +126,7 @@ def timeline_gaps(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable
 def metric_gaps(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
     """Yield the rules that lack metrics, with the counters that give these."""
     return (
-        NotEvaluable(name, tuple(dict.fromkeys(map(counters_of, needs))), OF_COUNTERS)
+        NotEvaluable(name, tuple(dict.fromkeys(map(counters_of, needs))), COUNTER_HINT)
         for name, needs in missing.items()
     )
 

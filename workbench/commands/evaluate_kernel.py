@@ -70,10 +70,6 @@ if TYPE_CHECKING:
     from workbench.commands.evaluate import EvaluateOptions
 
 
-def _plain_resources(compiled: Compiled | None) -> dict[str, Any] | None:
-    return asdict(compiled.resources) if compiled and compiled.resources else None
-
-
 EXIT_CODES = {
     "correct": PASSED, "plausible": UNDECIDED, "rejected": FAILED, "undecided": UNDECIDED,
 }  # fmt: skip
@@ -103,6 +99,7 @@ class Evaluation:
     def plain(self) -> dict[str, Any]:
         """Return the content of the JSON file. EvaluatedTimes are in seconds."""
         broken, submission = self.verdict.broken_rule, self.submission
+        resources = self.compilation.resources if self.compilation else None
         return {
             "schema": SCHEMA,
             "file": self.file or self.request.kernel,
@@ -124,7 +121,7 @@ class Evaluation:
             "error_in_tolerances": self.verdict.error,
             "hidden_sizes": [dict(sizes) for sizes in self.hidden_sizes],
             "seed": self.seed,
-            "resources": _plain_resources(self.compilation),
+            "resources": asdict(resources) if resources else None,
             "times": self.times.plain() if self.times else None,
         }
 
@@ -388,14 +385,12 @@ def _record(evaluation: Evaluation, run: Run, case: Case, timing: Measured | Pre
 
 def show(console: Console, evaluation: Evaluation) -> None:
     """Print the verdict, the rules and the times; a quiet console the verdict alone."""
-    from rich.table import Table
+    from workbench.reports.tables import text_table
 
     for line in _heading(evaluation):
         console.print(line)
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     strict = evaluation.verdict.strict
-    for name in ("rule", "", *(("shown by",) if strict else ()), "reason"):
-        table.add_column(name, overflow="fold")
+    table = text_table(("rule", "", *(("shown by",) if strict else ()), "reason"), right=())
     before = ""
     for result in evaluation.verdict.rules:
         again = result.reason and result.reason == before

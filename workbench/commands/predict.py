@@ -49,16 +49,11 @@ def run(options: PredictOptions) -> int:
     from workbench import catalog
     from workbench.commands.progress import redirection
 
-    if is_function(options.kernel):
+    if ".py:" in options.kernel:  # FILE.py:FUNCTION
         return _function(options)
     device = device_for(options.device)
     spec = (catalog.spec_of if redirection() else spec_without_triton)(options.kernel)
     return _kernel(options, spec, device)
-
-
-def is_function(words: str) -> bool:
-    """Return whether a word names a function of a file, FILE.py:FUNCTION."""
-    return ".py:" in words
 
 
 def device_for(name: str | None) -> Device:
@@ -157,11 +152,10 @@ def say_ranking(
 
 
 def _table(console: Console, configs: Sequence[PredictedConfig]) -> None:
-    from rich.table import Table
+    from workbench.reports.tables import text_table
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("time", "if measured", "limit", "config"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "config")
+    heads = ("time", "if measured", "limit", "config")
+    table = text_table(heads, right=(), whole=heads[:-1])
     for one in configs:
         ends = " to ".join(map(rough, one.expected_s)) if one.expected_s else ""
         config = f"{one.impl} {label(one.config)}".lstrip()

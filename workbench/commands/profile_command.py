@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 
 
 DEFAULT_TOOL = "trace"
-OF_A_KERNEL = ("--impl", "--sizes", "--dtype", "--calls")
+KERNEL_OPTIONS = ("--impl", "--sizes", "--dtype", "--calls")
 # Options that some tools alone have.
-OF_TOOLS = {"--with": ("trace",), "--steps": ("trace",), "--metrics": ("ncu", "rocprofv3")}
+TOOLS_BY_OPTION = {"--with": ("trace",), "--steps": ("trace",), "--metrics": ("ncu", "rocprofv3")}
 # Keys of --tool-option, with the tool and its values.
 TOOL_OPTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "data": ("proton", ("tree", "trace", "inside")),
@@ -371,10 +371,10 @@ def _check_fit(options: ProfileOptions) -> None:
                 raise OptionError(f"{flag} {reason}; leave it out.")
 
     if options.kernel is None:
-        refuse(OF_A_KERNEL, "is of a kernel, and a program is named")
+        refuse(KERNEL_OPTIONS, "is of a kernel, and a program is named")
     else:
         refuse(["--steps"], "counts the steps of a program, but a kernel is named")
-    for flag, tools in OF_TOOLS.items():
+    for flag, tools in TOOLS_BY_OPTION.items():
         if options.tool is not None and options.tool not in tools:
             title = " and ".join(TITLES.get(each, each) for each in tools)
             refuse([flag], f"is of {title}, and the tool is {options.tool}")

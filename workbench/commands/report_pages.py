@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 SEVERAL = ("roofline", "findings")  # reports of any number of runs; the others draw one
 _ALL = 1_000_000  # runs: more than a database holds
-OF_A_RUN = re.compile(r"^def page\(\s*run\b", re.M)  # in a file whose page draws a run
+RUN_PAGE = re.compile(r"^def page\(\s*run\b", re.M)  # in a file whose page draws a run
 
 
 def report_names() -> list[str]:
     """Return the names of the reports: the workbench's, and those of files that were added to
     `reports/`, which draw a page of a run."""
     files = Path(reports.__file__).parent.glob("*.py")
-    added = (file.stem for file in files if OF_A_RUN.search(file.read_text(encoding="utf-8")))
+    added = (file.stem for file in files if RUN_PAGE.search(file.read_text(encoding="utf-8")))
     return sorted({*REPORTS, *added})
 
 

@@ -72,7 +72,8 @@ class SiteCommand:
                 collected = _collect(history, runs)
                 predicted = _predicted_times(history, runs, collected)
             repository = repository_at(options.repository or Path.cwd())
-            commits = self._commits(repository, runs)
+            measured = {r.environment.commit for r in runs.values() if r.environment.commit}
+            commits = Commits.read(repository, measured)
             with doing(self.console, "looking for steps"):
                 series = collected.series(commits.order)
                 for each in series:
@@ -94,10 +95,6 @@ class SiteCommand:
         with doing(self.console, "writing the pages"):
             write_folder(out, _pages(site))
         return self._conclude(site, out)
-
-    def _commits(self, repository: Repository | None, runs: dict[str, RunFacts]) -> Commits:
-        measured = {r.environment.commit for r in runs.values() if r.environment.commit}
-        return Commits.read(repository, measured)
 
     def _changes(
         self, history: History, series: Sequence[HistorySeries], commits: Commits

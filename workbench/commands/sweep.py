@@ -38,7 +38,7 @@ class SweepOptions(field.RunOutput, Options):
     require: tuple[Requirement, ...] = field.word_list(
         Requirement,
         "--require",
-        "same-bits: as the default's; sanitizer: racecheck and memcheck pass; idle-gpu: refuse "
+        "same-bits: as a launch's; sanitizer: racecheck and memcheck pass; idle-gpu: refuse "
         "while others use the GPU.",
     )
     workers: str | None = field.workers()

@@ -283,9 +283,8 @@ class _OneSize:
             command.start_s = time.monotonic()
         backend.prepare(self.problem)  # while the configs are planned
         run = sweep_run(options, sweep, self.problem, impls, backend)
-        run = replace(
-            run, previous_best=self._previous_best(run), same_bits_as=bits_option(options, backend)
-        )
+        launches = self._launches(run)
+        run = self._complete_run(run, launches)
         most = predicted_configs(self.search) if backend.predicts else 0
         plan = plan_sweep(
             run,
@@ -296,7 +295,7 @@ class _OneSize:
             backend.protocol,
             only=options.only,
             most=most,
-            launches=self._launches(run),
+            launches=launches,
         )
         history = self.resources.history
         anew = options.fresh or run.same_bits_as  # bits compare only on the same inputs
@@ -315,6 +314,15 @@ class _OneSize:
         command.console.begin(run, plan, len(earlier.first), failed)
         with self._alone(engine):
             return self._execute(run, engine, earlier)
+
+    def _complete_run(self, run: Run, launches: Sequence[LaunchChoice]) -> Run:
+        """Return a run with what earlier sweeps chose, and what launches take as it begins."""
+        return replace(
+            run,
+            previous_best=self._previous_best(run),
+            same_bits_as=bits_option(self.command.options, self.resources.backend),
+            launch_kind="tuned config" if launches and launches[0].entry else "default",
+        )
 
     def _alone(self, engine: Engine) -> AbstractContextManager[None]:
         """Return a context manager in which no other process predicts times of this problem for the

@@ -338,7 +338,11 @@ class FirstLaunchTask:
 
     def _whole(self, workers: Pool, where: str) -> Discovered:
         options = self.outputs, where, self.has_reference, self.declared_outputs
-        pending = workers.submit(discover, self.stage, *options, timeout_s=DISCOVER_TIMEOUT_S)
+        return self._discover(workers, discover, *options)
+
+    def _discover(self, workers: Pool, task: Callable[..., Any], *options: Any) -> Discovered:
+        """Return what a first launch does. Raises AdaptedError where its process is lost."""
+        pending = workers.submit(task, self.stage, *options, timeout_s=DISCOVER_TIMEOUT_S)
         try:
             results: Discovered = pending.result()
         except LOST as error:
@@ -379,12 +383,8 @@ class FirstLaunchTask:
         )
         footprint = _result_or_none(task)
         facts = self.outputs, footprint, few.first, self.has_reference, self.declared_outputs
-        pending = workers.submit(discover_sample, self.stage, *facts, timeout_s=DISCOVER_TIMEOUT_S)
-        try:
-            results: Discovered = pending.result()
-        except LOST as error:
-            raise AdaptedError(f"The first launch ended: {error}; {_advice(error)}") from None
-        return results, shares_of(Call.read(self.stage), footprint)
+        sample = self._discover(workers, discover_sample, *facts)
+        return sample, shares_of(Call.read(self.stage), footprint)
 
 
 def _result_or_none(task: Future[Any]) -> Any:

@@ -152,18 +152,14 @@ HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "bits", "dat
 
 def show_entries(entries: Sequence[Entry], console: Console) -> None:
     """Print a table of entries; a predicted time begins with `~`. Versions need 140 columns."""
-    from rich.table import Table
-    from rich.text import Text
-
     from workbench.device.error_band import devices_words
+    from workbench.reports.tables import text_table
 
     if not entries:
         console.print("Nothing is tuned that matches: `workbench sweep` tunes a kernel.")
         return
-    table = Table(box=None, pad_edge=False)
     shown = [h for h in HEADINGS if h != "versions" or console.width >= 140]
-    for heading in shown:
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("time", "date"))
+    table = text_table(shown, right=(), whole=("time", "date"))
     for e in entries:
         sizes = sizes_text(e.sizes, " ")  # a narrow column breaks at spaces
         cells = (
@@ -177,7 +173,7 @@ def show_entries(entries: Sequence[Entry], console: Console) -> None:
             e.at[:10],
             f"torch {e.torch}, triton {e.triton}",
         )
-        table.add_row(*map(Text, cells[: len(shown)]))
+        table.add_row(*cells[: len(shown)])
     console.print(table)
     for line in devices_words((e.device, e.kernel) for e in entries if e.predicted):
         console.print(f"Predicted times of {line}", soft_wrap=True)

@@ -386,7 +386,7 @@ class History(Closing):
 
     def _insert_run(self, db: sa.Connection, run: Run) -> None:
         row = _run_row(run)
-        environment = _environment_row(run, row["environment"])
+        environment = _environment_row(run.environment, row["environment"])
         _insert_once(db, _ENVIRONMENTS, environment)
         if _insert_once(db, _RUNS, row):
             return
@@ -954,37 +954,15 @@ def _insert_all(db: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, 
     db.execute(insert(table).on_conflict_do_nothing(), list(rows))
 
 
-def _environment_row(run: Run, identity: str) -> dict[str, Any]:
-    env = run.environment
-    return _storable(
-        {
-            "id": identity,
-            "gpu": env.gpu,
-            "driver": env.driver,
-            "commit": env.commit,
-            "dirty": env.dirty,
-            "payload": dumps(env),
-        }
-    )
+def _environment_row(environment: Environment, identity: str) -> dict[str, Any]:
+    values = {**vars(environment), "id": identity, "payload": dumps(environment)}
+    return _table_row(_ENVIRONMENTS, values)
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    return _storable(
-        {
-            "id": run.id,
-            "engine": run.engine,
-            "name": run.name,
-            "kernel": run.kernel,
-            "device": run.device,
-            "dtype": run.dtype,
-            "predicted": run.predicted,
-            "started": run.started,
-            "started_epoch_s": epoch_of(run.started),
-            "state": "running",
-            "environment": environment_id(run.environment),
-            "payload": dumps(run),
-        }
-    )
+    values = {**vars(run), "environment": environment_id(run.environment), "payload": dumps(run)}
+    values |= {"started_epoch_s": epoch_of(run.started), "state": "running"}
+    return _table_row(_RUNS, values)
 
 
 # Columns whose names in the entry are others.
@@ -1002,19 +980,21 @@ def _entry_row(table: sa.Table, entry: Any) -> dict[str, Any]:
         values |= {"word": verdict.word, "ratio": verdict.time.middle}
     values |= {"digest": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload}
     values["at_epoch_s"] = epoch_of(entry.at)
-    names = [column.name for column in table.c if column.name != "id"]
-    row = {name: values.get(_NAMES.get(name, name)) for name in names}
-    return _storable({n: dict(v) if isinstance(v, Mapping) else v for n, v in row.items()})
+    values |= {column: values.get(name) for column, name in _NAMES.items()}
+    stored = {n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()}
+    return _table_row(table, stored)
 
 
-def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row whose texts hold no NUL and no lone surrogates (of a compiler's broken UTF-8),
-    which databases refuse. The payload, in ASCII, keeps the original text."""
+def _table_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table's columns; without an id the database makes one. Texts hold no
+    NUL and no lone surrogates (of a compiler's broken UTF-8), which databases refuse. The payload,
+    in ASCII, keeps the original text."""
+    names = [column.name for column in table.c if column.name != "id" or "id" in values]
     return {
         name: value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-        if isinstance(value, str)
+        if isinstance(value := values.get(name), str)
         else value
-        for name, value in row.items()
+        for name in names
     }
 
 

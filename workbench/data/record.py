@@ -27,6 +27,7 @@ Checked = Literal["gpu", "interpreter", "library", "emulated", "rehearsal", "not
 State = Literal["boost", "sustained"]  # of the clock: after a pause, or settled under load
 # How a process ended in place of an answer: it died, or outlasted its limit.
 Cause = Literal["crash", "timeout"]
+LaunchKind = Literal["default", "tuned config"]  # what a launch takes that names no config
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
@@ -328,7 +329,7 @@ class Record:
     checked: Checked
     error: float | None  # largest error over its tolerance, at most 1; None if `checked` not here
     resources: Resources | None = None
-    default: bool = False  # the config that runs if none was chosen
+    default: bool = False  # what launches that name no config took then: see `Run.launch_kind`
     same_as: Mapping[str, int] | None = None  # config with the same machine code, timed instead
     older_key: bool = False  # found under the key that schema 1 gave the same config
     seed: int | None = None  # of the inputs that it was checked on; the kernel could not know it
@@ -431,7 +432,8 @@ class Run:
     source: str = ""  # file of the kernel, as the user named it
     # by Impl, the best config of an earlier run of the same problem; it wins ties
     previous_best: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    same_bits_as: str = ""  # "default": the winner's outputs must have the bits of the default's
+    same_bits_as: str = ""  # "default": the winner's outputs must have the bits of a launch's
+    launch_kind: LaunchKind = "default"  # of launches when a sweep began
     # of a profiler, each with name, bytes and sha256
     files: tuple[Mapping[str, Any], ...] = ()
     # of a run on a cluster: `node3 GPU 1 (1f2e3d4c)`, the host, its GPU and the start of its UUID

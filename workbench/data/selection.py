@@ -12,7 +12,17 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.dominance import dominates, front_of
-from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
+from workbench.data.record import (
+    Case,
+    Failure,
+    LaunchKind,
+    Measured,
+    Outcome,
+    Phase,
+    Record,
+    Run,
+    Stage,
+)
 from workbench.data.units import three_digits
 from workbench.spec import label
 
@@ -55,6 +65,7 @@ class Selection:
     winner: Record | None = None
     times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
     fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
+    launch_kind: LaunchKind = "default"  # what `default` is: see `Run.launch_kind`
     default: Baseline | None = None  # the launch that runs where no config is named
     default_failure: Failure | None = None  # set instead when that config failed
     baselines: tuple[Baseline, ...] = ()  # fastest first
@@ -159,6 +170,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     given = [o.reason for o in failed if o.stage != "refused"]
     result = Selection(
         is_predicted=run.predicted,
+        launch_kind=run.launch_kind,
         ridge=ridge_of(run),
         impls=len({o.case.impl for o in swept}),
         configs=len(swept),
@@ -277,8 +289,8 @@ def threads_alone(run: Run, records: Sequence[Record]) -> str:
 
 
 def keep_default_bits(run: Run, records: Sequence[Record], other: Iterable[Record]) -> list[Record]:
-    """Return the records whose outputs have the bits of the default's, where the run was restricted
-    to them; else all. Bits compare only between checks on the same inputs."""
+    """Return the records whose outputs have the bits of a launch's, where the run was restricted to
+    them; else all. Bits compare only between checks on the same inputs."""
     if run.same_bits_as != "default":
         return list(records)
     bits = {(r.seed, r.bits) for r in other if r.default and r.bits}

@@ -5,8 +5,6 @@ is tried with the few tiles and stages that the model ranks best, and represente
 them.
 """
 
-from __future__ import annotations
-
 from workbench.experiments import Context
 from workbench.experiments.analysis.knobs import Config, Varied, experiment_of
 from workbench.spec import Impl, threads

@@ -5,8 +5,6 @@ dtype, and the larger of the two is the bound of the roofline model (Williams, W
 Patterson, CACM 52(4), 2009). A time, measured or given, is compared with that bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

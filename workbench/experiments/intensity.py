@@ -8,8 +8,6 @@ of the two parts is the knee, which is compared with the ridge of the ceilings: 
 and Cotronis, JPDC 107, 2017).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

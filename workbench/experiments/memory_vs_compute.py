@@ -12,8 +12,6 @@ C, B the arithmetic of C and no global load inside its loop. Neither may be slow
 faster than the ceilings allow.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ them. A tile's edge is its longest: 128 x 256 is 256. The depth of one step (`bl
 edge.
 """
 
-from __future__ import annotations
-
 from workbench.experiments import Context
 from workbench.experiments.analysis.knobs import DEPTH, Config, Varied, experiment_of
 from workbench.spec import Impl, tile

@@ -30,6 +30,7 @@ from workbench.reports.figures.rows import times
 from workbench.reports.figures.timing import regime_of, timing_facts
 from workbench.reports.figures.traffic import assumptions, traffic_table
 from workbench.reports.measure import interval_origin
+from workbench.reports.tables import text_table
 from workbench.spec import sizes_text
 
 if TYPE_CHECKING:
@@ -151,22 +152,17 @@ def groups_of(evidence: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
 
 def show(console: Console, finding: Finding, message: set[str] | None = None) -> None:
     """Print one finding. Caveats in `message` are skipped; those printed are added to it."""
-    from rich.table import Table
-    from rich.text import Text
-
     whole = not console.is_terminal  # a sentence in a pipe is one line
     console.print(f"\n{problem_text(finding) or finding.experiment}", style="bold")
     console.print(f"{finding.word}. {finding.sentence}", soft_wrap=whole)
     for group, rows in groups_of(finding.evidence):
         cells = [evidence_row(e) for e in rows]
         wide = [n for n in range(1, len(HEADS)) if any(row[n] for row in cells)]
-        table = Table(box=None, pad_edge=False, title=group or None, title_justify="left")
-        table.add_column("", no_wrap=False, max_width=44)
-        for n in wide:
-            words = HEADS[n] in ("target", "from")
-            table.add_column(HEADS[n], justify="left" if words else "right")
-        for row in cells:
-            table.add_row(Text(row[0]), *(Text(row[n]) for n in wide))
+        heads = [HEADS[n] for n in wide]
+        right = [head for head in heads if head not in ("target", "from")]
+        shown = ([row[0], *(row[n] for n in wide)] for row in cells)
+        table = text_table(("", *heads), shown, right)
+        table.title, table.title_justify, table.columns[0].max_width = group or None, "left", 44
         console.print(table)
     message = set() if message is None else message
     for caveat in finding.caveats:

@@ -5,8 +5,6 @@ without torch and Triton. The file holds only measured values, and predicted one
 row without a measurement is left out, and a line says which command would measure it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

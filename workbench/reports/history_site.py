@@ -4,8 +4,6 @@ Each page is one file with its data in it, so that it opens from a disk. Names f
 text everywhere: they are escaped, and those of files are slugs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

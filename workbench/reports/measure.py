@@ -47,6 +47,7 @@ from workbench.reports.figures.traffic import (
     traffic_table,
 )
 from workbench.reports.sweep import Look, legend_of
+from workbench.reports.tables import text_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -236,25 +237,17 @@ def show_group(
     wide: bool = False,
 ) -> None:
     """Print each size and dtype as a table: in 80 columns where no terminal is wider, or `wide`."""
-    from rich.table import Table
-    from rich.text import Text
-
     for group in groups_of(run, outcomes):
         console.print(f"\n{run.kernel}, {group.name}", style="bold")
         lines = rows(group, origins)
         heads = shown_heads(None if wide else console.width if console.is_terminal else 80)
         shown = [n for n in nonempty_columns(HEADS, lines) if HEADS[n] in heads]
-        table = Table(box=None, pad_edge=False)
-        for n in shown:
-            table.add_column(
-                head_words(HEADS[n], group),
-                no_wrap=n > 0,
-                overflow="fold",
-                justify="left" if n < 2 else "right",
-                max_width=NAME_WIDTHS[len(shown) > 4] if heads is NARROWEST and not n else None,
-            )
-        for cells in lines:
-            table.add_row(*(Text(cells[n]) for n in shown))
+        named = {n: head_words(HEADS[n], group) for n in shown}
+        cells = ([row[n] for n in shown] for row in lines)
+        right = [named[n] for n in shown if n > 1]
+        table = text_table(list(named.values()), cells, right, [named[n] for n in shown if n])
+        if heads is NARROWEST and 0 in named:
+            table.columns[0].max_width = NAME_WIDTHS[len(shown) > 4]
         if lines:
             console.print(table)
         for words in energy.energy_notes(group.outcomes, run.environment):

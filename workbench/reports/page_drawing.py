@@ -4,8 +4,6 @@ A page takes one to two seconds, in which the GPU would wait; on a host of two G
 one process draws for both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said of two compared outcomes, on pages, in comments, terminals and documents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from workbench.code.compared_pair import ComparedPair, has_facts, prediction_of

@@ -4,8 +4,6 @@ Names and messages come from the branch that is compared, so all of them are esc
 can mention a person, refer to an issue, or end a table.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 Everything here is a pure function of records, and runs without torch and Triton.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Index of the runs in a folder: one row for each page, the newest first."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Say what a selection of a sweep's records shows: one sentence, its parts, and its remarks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from workbench.data.dominance import first_of
@@ -58,7 +56,7 @@ def sentence(result: Selection) -> str:
     if not result.is_ranked:
         return front_sentence(result) if result.front else class_sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
-    name += " (the default)" if winner.default else ""
+    name += f" (the {result.launch_kind})" if winner.default else ""
     reached = rate(winner, result.ridge) + (" predicted" if result.is_predicted else "")
     parts = [", ".join((reached, *_comparison_texts(result)))]
     close, *others = remarks(result)
@@ -73,8 +71,8 @@ def sentence(result: Selection) -> str:
 
 
 def headline(result: Selection) -> str:
-    """Return the winner, and how many times as fast it is as the current config, or as the
-    fastest library if that is not known."""
+    """Return the winner, and how many times as fast it is as what launches took when the
+    sweep began, or as the fastest library if that is not known."""
     winner = result.winner
     if result.front:
         return f"{_front_start(result)}."
@@ -82,9 +80,9 @@ def headline(result: Selection) -> str:
         return sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     if winner.default:
-        return f"{name}: the current config"
+        return f"{name}: the {result.launch_kind}"
     if result.default is not None:
-        return f"{name}: {result.default.ratio:.2f}x as fast as the current config"
+        return f"{name}: {result.default.ratio:.2f}x as fast as the {result.launch_kind}"
     if not result.baselines:
         return name
     library = result.baselines[0]
@@ -135,7 +133,7 @@ def class_sentence(result: Selection) -> str:
     shown = "; ".join(names[:NAMED])
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     default = next((r for r in each if r.default), None)
-    clause = ", the default among them," if default else ""
+    clause = f", the {result.launch_kind} among them," if default else ""
     reason = f"; {result.alike}" if result.alike else ""
     start = f"Any of these {len(each)}{clause} is {span}, and they are not ranked"
     return f"{start}: {shown}{more}{reason}."
@@ -151,7 +149,8 @@ def _front_start(result: Selection) -> str:
     """Return the config of the front to begin with, its bytes, and its interval if it has one."""
     first = first_of(result.front)
     assert first is not None and first.traffic is not None
-    words = f"Begin with {config_name(result, first)}{' (the default)' if first.default else ''}: "
+    launch = f" (the {result.launch_kind})" if first.default else ""
+    words = f"Begin with {config_name(result, first)}{launch}: "
     words += f"{reading(first.traffic.bytes, 'B')} in sectors"
     if isinstance(first, Record) and (span := interval_of(first)):
         ends = " to ".join(map(rough, span))
@@ -179,7 +178,7 @@ def _front_rest(result: Selection) -> list[str]:
         if (ratio := moved / first.traffic.bytes) >= LEAST_RATIO:
             parts.append(f"{impl} moves {ratio:.2g}x as many bytes or more")
     if result.dominates_default:
-        parts.append(f"{result.dominates_default} dominates the default")
+        parts.append(f"{result.dominates_default} dominates the {result.launch_kind}")
     return [*parts, *([result.alike] if result.alike else [])]
 
 
@@ -215,7 +214,8 @@ def _comparison_texts(result: Selection) -> list[str]:
         else:
             words.append(f"{baseline.ratio:.2f}x {baseline.record.case.impl}")
     if result.default is not None and result.default.record is not result.winner:
-        words.append(f"{result.default.ratio:.2f}x the default")
+        words.append(f"{result.default.ratio:.2f}x the {result.launch_kind}")
     elif result.default_failure is not None:
-        words.append(f"where the default {_STAGE_VERBS[result.default_failure.stage]}")
+        verb = _STAGE_VERBS[result.default_failure.stage]
+        words.append(f"where the {result.launch_kind} {verb}")
     return words

@@ -3,8 +3,6 @@
 Everything here is a pure function of records, and runs without torch and Triton.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -207,10 +205,11 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     order += sorted({*swept} - {*order})
     unit = unit_of(result.winner.time_s if result.winner else 1e-6)
     numbers = {id(o): n for n, o in enumerate(stand)}
+    names, kind = [*order, *extra], run.launch_kind
     if result.is_ranked:
-        return Board(numbers, [*order, *extra], unit, result.winner, result.times, baselines=extra)
+        return Board(numbers, names, unit, result.winner, result.times, None, extra, kind)
     alike = frozenset(config_key(r.case) for r in members(result))
-    return Board(numbers, [*order, *extra], unit, None, {}, alike, extra)
+    return Board(numbers, names, unit, None, {}, alike, extra, kind)
 
 
 def _table_order(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
@@ -280,7 +279,7 @@ def _facts(
     if result.default is not None and not winner.default:
         default = result.default
         theirs = f"{board.text(default.record.time_s)} {unit}, {PHASE_WORDS[default.phase]}"
-        facts.append((f"{result.default.ratio:.2f}x", "vs the default", theirs))
+        facts.append((f"{result.default.ratio:.2f}x", f"vs the {result.launch_kind}", theirs))
     if nearest := nearest_ceiling(run, winner):
         facts.append(
             (about + whole_percent(nearest[0]), "of the ceiling", _share_words(winner, nearest))
@@ -347,7 +346,8 @@ def _tie_reason(run: Run, result: Selection) -> str:
     if dict(run.previous_best.get(winner.case.impl, {})) == dict(winner.case.config):
         reason = "was the best in an earlier run and is kept"
     else:
-        reason = "is the default" if winner.default else "needs fewer spills, registers or warps"
+        lean = "needs fewer spills, registers or warps"
+        reason = f"is the {result.launch_kind}" if winner.default else lean
     other = fastest.case.label
     if result.is_predicted:
         within = f"by less than {100 * MODEL_SHARE:.0f} %"

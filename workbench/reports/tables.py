@@ -1,9 +1,7 @@
 """Tables of pages and of the terminal: a head for each column, and a row for each item."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 Table = dict[str, Any]  # heads; rows, each its cells and whether it is bad; what the template takes
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
@@ -27,16 +25,18 @@ def text_table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]] = (),
     right: Collection[str] | None = None,
+    whole: Collection[str] = (),
 ) -> Any:
     """Return a table for the terminal, without lines. The columns of the heads in `right` are set
-    to the right; without it all but the first."""
+    to the right; without it all but the first. Cells of the heads in `whole` are not broken."""
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False)
     for number, head in enumerate(heads):
         to_right = number > 0 if right is None else head in right
-        drawn.add_column(head, justify="right" if to_right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if to_right else "left"
+        drawn.add_column(head, justify=justify, overflow="fold", no_wrap=head in whole)
     for row in rows:
         drawn.add_row(*map(Text, row))
     return drawn

@@ -3,8 +3,6 @@
 A stored run has its KPIs, findings and kernels; the timeline is drawn when the file is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -156,15 +154,11 @@ def _gap_table(gaps: Sequence[ExplainedGap], start: int) -> Table:
         ("at", lambda each: _ns(each.gap.start - start)),
         ("length", lambda each: _ns(each.gap.duration)),
         ("cause", lambda each: PIECES[each.gap.cause]),
-        ("host in it", _gap_host),
+        ("host in it", lambda g: f"{g.host[:90]}, {percent(g.host_share)} of it" if g.host else ""),
         ("launched by", lambda each: each.launch),
         ("then ran", lambda each: each.next[:90]),
     )
     return table(columns, gaps, text=(2, 3, 4, 5), numbers=True)
-
-
-def _gap_host(each: ExplainedGap) -> str:
-    return f"{each.host[:90]}, {percent(each.host_share)} of it" if each.host else ""
 
 
 def _class_table(summary: DeviceSummary) -> Table:

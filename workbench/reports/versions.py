@@ -1,7 +1,5 @@
 """Page of machine code before and after: two versions of the compiler, or two of a kernel."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The page of a tuned workload: the saving, and one row per signature."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from workbench.reports import render

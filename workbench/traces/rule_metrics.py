@@ -58,7 +58,7 @@ SUMMED = (
     "matrix_flop", "vector_flop", "ideal_sectors", "excessive_sectors", "local_sectors",
 )  # fmt: skip
 AVERAGED = ("dram_throughput", "compute_throughput", "sm_clock")
-_OF_THE_DRIVER = OtherMetric("1", "measured", _CLOCK)
+_THROTTLE_METRIC = OtherMetric("1", "measured", _CLOCK)
 
 
 def rule_metrics(
@@ -183,7 +183,7 @@ def stored_metrics(
 
 def _other(name: str) -> OtherMetric:
     if name.startswith(THROTTLE):
-        return _OF_THE_DRIVER
+        return _THROTTLE_METRIC
     unit = BY_NAME[name].unit if name in BY_NAME and not name.startswith(STALL) else "1"
     return OTHERS.get(name, OtherMetric(unit, "profiled", ""))
 

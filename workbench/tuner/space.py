@@ -72,8 +72,8 @@ def plan_sweep(
     ranks best.
 
     `only` keeps the knobs of `sweep.tune` at their default. `launches` are what launches without a
-    config run today, the one that `workbench.ops` takes first. That one is the default of the sweep
-    and takes part whatever is swept, and so do those of the Impls that are swept. Raises
+    config run today, the one that `workbench.ops` takes first. The sweep compares its winner with
+    that one. It takes part whatever is swept, and so do those of the Impls that are swept. Raises
     NothingToSweep where no config is legal.
     """
     knobs = tuple(sweep.vary) + (() if only else tuple(sweep.tune))

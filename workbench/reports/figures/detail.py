@@ -139,7 +139,7 @@ def final_table(run: Run, board: Board, records: Sequence[Record], words: Mappin
         "heads": [f.short or f.head for f in known],
         "rows": [
             {
-                "name": _name(t.record),
+                "name": _name(board, t.record),
                 "tags": [w for w in (words.get(id(t.record), ""), *doubts(t.record)) if w],
                 "winner": words.get(id(t.record)) == "winner",
                 "cells": [f.cell(t) for f in known],
@@ -193,8 +193,8 @@ def _line(cells: Sequence[str]) -> str:
     return "\t".join(short).rstrip("\t")
 
 
-def _name(record: Record) -> str:
-    return record.case.label + (" (default)" if record.default else "")
+def _name(board: Board, record: Record) -> str:
+    return record.case.label + (f" ({board.launch_kind})" if record.default else "")
 
 
 def _whole(value: float | None) -> str:

@@ -25,7 +25,7 @@ SHOWN = (
 )  # fmt: skip
 STALLS = 3  # reasons to stall that are shown, the largest of any config
 HEALTHY = "nothing found"
-OF_A_PROFILER = (
+PROFILER_NOTE = (
     "A profiler slows launches and flushes caches: its times explain, and never stand for times "
     "without one."
 )
@@ -169,7 +169,7 @@ def _even(row: list[str], width: int) -> list[str]:
 
 
 def _notes(columns: Sequence[_ProfiledConfig]) -> list[str]:
-    notes = [OF_A_PROFILER]
+    notes = [PROFILER_NOTE]
     if not any(c.has_counters for c in columns):
         return [*notes, "No counters were recorded, so no rule could say what limits it."]
     return notes + [

@@ -18,13 +18,14 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from workbench.data import stats
 from workbench.data.frame import frame_of
 from workbench.data.record import (
     Comparison,
     Failure,
+    LaunchKind,
     Measured,
     Outcome,
     Profile,
@@ -50,7 +51,7 @@ from workbench.spec import label, sizes_text
 if TYPE_CHECKING:
     import pandas
 
-Role = Literal["", "winner", "default", "library", "best", "left", "right"]
+Role = Literal["", "winner", "default", "tuned config", "library", "best", "left", "right"]
 Chosen = tuple[Record, Run, Role]
 _RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "code": 0, "first_pass": 1}
 
@@ -266,10 +267,10 @@ def _sweep_roles(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
         return {}
     if not result.is_ranked:  # the default stands for its class
         shown = result.default.record if result.default else result.winner
-        return {id(shown): "default" if result.default else ""}
+        return {id(shown): run.launch_kind if result.default else ""}
     roles: dict[int, Role] = {id(result.winner): "winner"}
     if result.default and result.default.record is not result.winner:
-        roles[id(result.default.record)] = "default"
+        roles[id(result.default.record)] = run.launch_kind
     roles |= {id(baseline.record): "library" for baseline in result.baselines}
     config = dict(result.winner.case.config)
     for o in outcomes:
@@ -384,8 +385,8 @@ def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
     """Return the meaning of an arrow from one point to the other; empty where there is none."""
     if (a.record.key, b.record.key, a.run.id) in compared:
         return "left to right"
-    if (a.role, b.role) == ("default", "winner"):
-        return "default to winner"
+    if a.role in get_args(LaunchKind) and b.role == "winner":
+        return f"{a.role} to winner"
     return "library to best" if (a.role, b.role) == ("library", "best") else ""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from workbench.data.record import Failure, Measured, Outcome, Phase, Record
+from workbench.data.record import Failure, LaunchKind, Measured, Outcome, Phase, Record
 from workbench.data.selection import ConfigKey, best_per_group, config_key, interval_of
 from workbench.data.units import digits
 from workbench.reports import colour, figure, figure_svg, place
@@ -49,6 +49,7 @@ class Board:
     # configs that the model does not tell from the shortest time; None where configs are ranked
     members: frozenset[ConfigKey] | None = None
     baselines: Sequence[str] = ()  # those of `impls` that are libraries
+    launch_kind: LaunchKind = "default"  # see `Run.launch_kind`
 
     def row(self, outcome: Outcome) -> int:
         """Return the number of the table row that shows this outcome."""
@@ -254,7 +255,7 @@ def _label_row(ax: Any, board: Board, record: Record, y: int, word: str) -> None
     text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
     text = f"{word} · {text}" if word else text
     bold = "bold" if word == "winner" else "normal"
-    for x, align, words in ((0, "left", _short(record)), (1, "right", text)):
+    for x, align, words in ((0, "left", _short(board, record)), (1, "right", text)):
         note(ax, words, (x, y), (0, 5), size=SMALL, ha=align, xycoords=ROW, weight=bold)
     if word:
         look = {"color": colour("accent" if word == "winner" else "muted"), "linewidth": 4}
@@ -423,8 +424,8 @@ def _spread(record: Record) -> tuple[float, ...]:
     return timing.low_s, timing.high_s, inner[0], inner[-1]
 
 
-def _short(record: Record) -> str:
+def _short(board: Board, record: Record) -> str:
     case = record.case
     name = f"{case.impl} {label(case.config)}" if case.config else case.impl
-    name += " (default)" if record.default else ""
+    name += f" ({board.launch_kind})" if record.default else ""
     return short_name(name, 54)

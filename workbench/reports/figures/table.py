@@ -172,7 +172,7 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
     elif record is not None and any(record is t for t in result.ties):
         tags.append(ANY if not result.is_ranked else "within 2 %" if result.is_predicted else "tie")
     tags += ["front"] if any(o is each for each in result.front) else []
-    tags += ["default"] if o.default else []
+    tags += [result.launch_kind] if o.default else []
     tags += ["baseline"] if o.case.is_baseline else []
     tags += doubts(record) if record else []
     span = next((i for i, c in enumerate(columns) if c.resource), len(columns))

@@ -1,8 +1,6 @@
 """A capture of Metal commands, for Xcode: `perf/KERNEL_YYYY-MM-DD.gputrace`, and a JSON file with
 what belongs beside it. Not run yet: it needs a Mac."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workbench.traces.profilers import Profiler, ProfilerError, ToolRun

@@ -1,7 +1,5 @@
 """NVIDIA Nsight Compute: counters of one warm call of a kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workbench.traces.metric import refusals

@@ -1,7 +1,5 @@
 """NVIDIA Nsight Systems: a timeline of kernels, copies, calls and ranges."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workbench.traces.profilers import (

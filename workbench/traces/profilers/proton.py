@@ -1,7 +1,5 @@
 """Proton, Triton's profiler: times of kernels as a tree or a trace, or records inside of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workbench.traces.profilers import Profiler, ToolRun

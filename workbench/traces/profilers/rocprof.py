@@ -1,8 +1,6 @@
 """AMD's rocprof, the first of that name: sums of kernels. Its durations lie up to 20 % off those of
 rocprofv3, by AMD's documentation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workbench.traces.profilers import Profiler, ToolRun, list_files, refuse_without

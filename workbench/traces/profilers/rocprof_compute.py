@@ -1,7 +1,5 @@
 """AMD's rocprof-compute: all counters of an Instinct GPU, by as many replays of the program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workbench.traces.profilers import Profiler, ToolRun, list_files, refuse_without

@@ -1,7 +1,5 @@
 """AMD's rocprofv3: a trace of kernels, copies and calls; with `--metrics` groups of counters."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """NVIDIA's compute-sanitizer: synchronisation, races, memory and uninitialised reads, in this
 order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """torch.profiler: operators of the CPU, and on a GPU kernels, copies and launches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workbench.traces.profilers import Profiler, ToolRun, list_files

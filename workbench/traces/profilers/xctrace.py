@@ -4,8 +4,6 @@
 `metal.trace`, for Instruments: only the intervals of the GPU are exported and read.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

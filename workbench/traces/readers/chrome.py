@@ -4,8 +4,6 @@ rocprof writes numbers as text, and an empty event first. Proton inside a kernel
 writes microseconds at an assumed clock of 1 GHz, so only times within one CTA compare.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any
@@ -120,7 +118,7 @@ class _ChromeEvents:
         if low == "kernel":
             return ActivityKind.KERNEL, ""
         self.unknown[f"process {plain(process)}" + (f", category {plain(low)}" if low else "")] += 1
-        if OF_A_DEVICE.search(low) or OF_A_DEVICE.search(process):
+        if DEVICE_WORDS.search(low) or DEVICE_WORDS.search(process):
             self.trace.tally.add_unread(f"process {plain(process)[:80]}, category {plain(low)}", 1,
                                       UNKNOWN)  # fmt: skip
         return ActivityKind.RANGE, ""
@@ -171,7 +169,7 @@ def _correlation(facts: Any) -> int:
 
 
 JAX_DEVICE = re.compile(r"/device:(\w+):(\d+)")
-OF_A_DEVICE = re.compile(r"gpu|kernel|cuda|rocm|\bdevice\b|level.?zero", re.I)
+DEVICE_WORDS = re.compile(r"gpu|kernel|cuda|rocm|\bdevice\b|level.?zero", re.I)
 UNKNOWN = "record with torch.profiler, nsys or rocprofv3, whose files say what ran on a device"
 
 READER = TraceReader("Chrome trace", sniff, read, is_whole=True, may_be_cut=True)

@@ -56,7 +56,7 @@ SILENT = {
     for name in OTHERS | OPERATIONS | FUNCTIONS
     for spelt in (name, name.capitalize(), name.upper())
 }
-OF_A_DEVICE = re.compile(r"gpu|kernel|device|mtia|xpu|hpu|npu|privateuse|memcpy|memset", re.I)
+DEVICE_WORDS = re.compile(r"gpu|kernel|device|mtia|xpu|hpu|npu|privateuse|memcpy|memset", re.I)
 
 MARKS = re.compile(
     r'"(?:schemaVersion|deviceProperties|distributedInfo|cupti_version)"\s*:'
@@ -242,7 +242,7 @@ class _Builder:
     def pass_over(self, category: str, facts: Any) -> None:
         """Count an event of a category that is not read."""
         self.passed[category] += 1
-        if facts.device is not None or OF_A_DEVICE.search(category):
+        if facts.device is not None or DEVICE_WORDS.search(category):
             self.on_device[category] += 1
 
     def drop(self, category: str, number: int, error: Exception, pid: Any, facts: Any) -> None:

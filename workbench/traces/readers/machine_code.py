@@ -1,7 +1,5 @@
 """Machine code and its listings: no profile, so refused with the command that shows them."""
 
-from __future__ import annotations
-
 import re
 from typing import NoReturn
 

@@ -1,8 +1,6 @@
 """CSV of ncu's details page, and of `--metrics`: one row per metric or a rule, with labels in place
 of names. Metric rows have fewer fields than the head; old versions have 12 or 15 columns."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.metric import refusals

@@ -1,7 +1,5 @@
 """What ncu prints while it profiles: messages without numbers. Refused, with what helps."""
 
-from __future__ import annotations
-
 import re
 from typing import NoReturn
 

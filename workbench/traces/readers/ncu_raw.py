@@ -1,8 +1,6 @@
 """CSV of ncu's raw page: a row of metrics, a row of units, then one row per kernel. Numbers have
 thousands separators, even in base units."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.readers import TraceReader

@@ -1,8 +1,6 @@
 """Reports of ncu (`.ncu-rep`). NVIDIA's package `ncu_report` reads them, in a process of its own,
 as it is native code; without it the file is refused with the command that prints it as CSV."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

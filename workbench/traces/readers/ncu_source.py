@@ -1,8 +1,6 @@
 """CSV of ncu's source page: one row an instruction. Each kernel has a head of its own, of its
 own width. With `cuda,sass` source lines stand between, and a kernel has a table for each file."""
 
-from __future__ import annotations
-
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs import ncu
 from workbench.traces.readers.inputs.numbers import number

@@ -1,8 +1,6 @@
 """CSV of `ncu --print-summary`: least, most and mean of each metric over the launches that share a
 name, so that two different kernels of one name are one."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.readers import TraceReader

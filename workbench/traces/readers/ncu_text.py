@@ -1,8 +1,6 @@
 """ncu's page as text: kernels, sections, tables under dashes, and paragraphs of rules. Cells and
 paragraphs may be wrapped."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.readers import TraceReader

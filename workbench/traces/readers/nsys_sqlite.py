@@ -1,8 +1,6 @@
 """SQLite export of Nsight Systems. A table exists only where it holds something, and its columns
 differ by version, so that each is asked for first. Correlation ids are those of one process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from workbench.data.record_tally import DEVICE, HOST, RecordTally

@@ -1,8 +1,6 @@
 """CSV tables of `nsys stats`: sums by name, and traces of the GPU. Units stand in the heads, other
 output before them, and several tables may follow one another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Units stand in the names of the metrics: `time (ns)`, `flops16`. A kernel that P
 metadata started is not work of the program.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

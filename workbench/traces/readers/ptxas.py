@@ -1,8 +1,6 @@
 """Messages of `ptxas -v`: registers, stack, spills and shared memory of each entry, and what it
 says of lost performance."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.readers import TraceReader

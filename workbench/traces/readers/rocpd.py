@@ -2,8 +2,6 @@
 asked: `kernels`, `memory_copies`, `regions`, `counters_collection`. Their SQL is the file's, and
 runs under limits. No sample is at hand; the tests write one by the documented columns."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,6 @@
 """CSV files of rocprof v1 and v2: one row per dispatch, or sums by name. `grd` is in work-items;
 counters stand between `obj` and the times."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.readers import TraceReader

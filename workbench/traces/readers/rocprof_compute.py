@@ -3,8 +3,6 @@
 There are thousands of counters, the case of heads varies, and channels carry an index in brackets.
 """
 
-from __future__ import annotations
-
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.numbers import number
 from workbench.traces.readers.inputs.source import Source

@@ -4,8 +4,6 @@ An agent is a number or `Agent 4`; the grid is in work-items; counters have one 
 not tell their bytes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from workbench.data.record_tally import DEVICE, HOST

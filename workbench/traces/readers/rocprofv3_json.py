@@ -1,7 +1,5 @@
 """JSON of rocprofv3: the name of a kernel is its symbol's, by the id of the dispatch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Log of compute-sanitizer, and of cuda-memcheck before it. The summary line is the verdict; a log
 without one fails if it printed an error, else it is inconclusive."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.readers import TraceReader

@@ -1,8 +1,6 @@
 """XML of compute-sanitizer. It holds the records that were printed and no summary, so that an empty
 one does not say that the program is clean."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.readers import TraceReader

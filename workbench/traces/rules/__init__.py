@@ -24,6 +24,7 @@ from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.trace_summary import DeviceSummary
 
 Effort = Literal["small", "medium", "large"]
+Values = Mapping[str, float]  # metrics, or thresholds, by name
 
 QUEUE_DELAY_NS = 100_000  # kernels that wait this long stand in a full queue
 BUSY = 0.8  # utilisation from which a device counts as busy
@@ -49,8 +50,8 @@ class Rule:
 
     word: str
     order: int
-    evaluate: Callable[[DeviceSummary, Mapping[str, float]], Diagnosis | None]
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    evaluate: Callable[[DeviceSummary, Values], Diagnosis | None]
+    thresholds: Values = field(default_factory=dict)
     is_host_rule: bool = False  # about launches: silent where the queue is full
     yields_to: tuple[str, ...] = ()  # rules that say the same more sharply; silent where one holds
     needs: tuple[str, ...] = ()  # beside a timeline: of TIMELINE_NEEDS
@@ -66,8 +67,8 @@ class KernelRule:
     word: str
     order: int
     needs: tuple[str, ...]
-    evaluate: Callable[[Mapping[str, float], Mapping[str, float]], Diagnosis | None]
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    evaluate: Callable[[Values, Values], Diagnosis | None]
+    thresholds: Values = field(default_factory=dict)
     yields_to: tuple[str, ...] = ()
     source: str = ""
     remark: bool = False
@@ -82,13 +83,12 @@ class CodeRule:
     word: str
     order: int
     needs: tuple[str, ...]
-    evaluate: Callable[[CodeFacts, Mapping[str, float]], Diagnosis | None]
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    evaluate: Callable[[CodeFacts, Values], Diagnosis | None]
+    thresholds: Values = field(default_factory=dict)
     source: str = ""
 
 
 AnyRule = Rule | KernelRule | CodeRule
-Values = Mapping[str, float]
 NO_LIMITS: Values = {}
 NOT_DERIVED: Mapping[str, Callable[[Values], float]] = {}
 
@@ -199,7 +199,7 @@ def evaluate_device(summary: DeviceSummary) -> list[RuleMatch]:
 
 
 def evaluate_kernel(
-    metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
+    metrics: Values, lines: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[RuleMatch]:
     """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
     shares), the one that gives the word first, the others by the time that they may give back, and
@@ -208,7 +208,7 @@ def evaluate_kernel(
     return _evaluate_rules(kernel_rules(), metrics, lines or {})
 
 
-def evaluate_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
+def evaluate_call(metrics: Values) -> list[RuleMatch]:
     """Return the rules that hold on a call of several launches with these metrics (see
     `data.rule_metrics.call_metrics`), ranked as those of a kernel."""
     return _evaluate_rules(call_rules(), metrics, {})
@@ -221,7 +221,7 @@ def call_rules() -> Mapping[str, KernelRule]:
 
 def _evaluate_rules(
     rule_table: Mapping[str, KernelRule],
-    metrics: Mapping[str, float],
+    metrics: Values,
     lines: Mapping[str, tuple[str, ...]],
 ) -> list[RuleMatch]:
     results: list[RuleMatch] = []
@@ -271,7 +271,7 @@ def missing_of_timeline(summary: DeviceSummary) -> dict[str, tuple[str, ...]]:
     return _missing(rules(), lambda need: need in lacks)
 
 
-def missing_of_kernel(metrics: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+def missing_of_kernel(metrics: Values) -> dict[str, tuple[str, ...]]:
     """Return the metrics that each rule lacks which cannot be evaluated on a kernel, by the rule's
     name."""
     return _missing(kernel_rules(), lambda need: need not in metrics)
@@ -290,7 +290,7 @@ def _missing(
     return {name: missing for name, missing in needs.items() if missing}
 
 
-def _bound_gain(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis:
+def _bound_gain(diagnosis: Diagnosis, metrics: Values) -> Diagnosis:
     """Return a diagnosis whose gain is at most the time above the nearest roof. What DRAM moves
     beyond the least bytes of the Spec does not bring its roof nearer."""
     if diagnosis.gain_ns is None or "duration" not in metrics:
@@ -301,7 +301,7 @@ def _bound_gain(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis
     return replace(diagnosis, gain_ns=min(diagnosis.gain_ns, above))
 
 
-def part_of(metrics: Mapping[str, float], part: float) -> float | None:
+def part_of(metrics: Values, part: float) -> float | None:
     """Return a share of a kernel's duration in ns; None where that is not known."""
     return metrics["duration"] * 1e9 * part if "duration" in metrics else None
 

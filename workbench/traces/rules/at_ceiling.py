@@ -1,14 +1,10 @@
 """The kernel is at a ceiling of the device."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, part_of, share
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel that memory or the matrix unit holds: nothing else would
     pay."""
     memory, compute = metrics["dram_throughput"], metrics["compute_throughput"]

@@ -1,12 +1,8 @@
 """Programs wait for atomics on the same addresses."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, share
 
 STALLS = ("stall_long_scoreboard", "stall_lg_throttle", "stall_membar")
 # of queues that atomics fill, and of programs that end with some on the way
@@ -15,7 +11,7 @@ REDUCE = "Reduce within the program first, so that one atomic takes the place of
 RELAX = "The ordering is stronger than a sum needs: sem='relaxed' saves the fences next to them."
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel that executes atomics and waits for memory."""
     part, fences = metrics["atomic_share"], metrics["fence_share"]
     waiting = sum(metrics[name] for name in STALLS)

@@ -1,15 +1,11 @@
 """Kernels that only copy, cast or reorder take a part of the time."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
-from workbench.traces.rules import Diagnosis, Rule, count, share
+from workbench.traces.rules import Diagnosis, Rule, Values, count, share
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a device that spends kernel time on copies and casts."""
     whole = summary.times.kernel_sum
     row = next((each for each in summary.classes if each.name == "copy or cast"), None)

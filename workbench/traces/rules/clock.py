@@ -1,16 +1,14 @@
 """Numbers that stand side by side were taken at different clocks."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from workbench.data.record import Evidence
 from workbench.data.units import percent
 from workbench.traces.rule_metrics import THROTTLE
-from workbench.traces.rules import Diagnosis, KernelRule
+from workbench.traces.rules import Diagnosis, KernelRule, Values
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel whose plain time was taken at changing clocks, at a lowered
     one, or at another one than its counters."""
     sentences = tuple(_sentences(metrics, limits["apart"]))
@@ -25,7 +23,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
     )
 
 
-def _sentences(metrics: Mapping[str, float], limit: float) -> Iterator[str]:
+def _sentences(metrics: Values, limit: float) -> Iterator[str]:
     """Yield what is said of the clocks: a sentence for each cause."""
     plain = metrics["plain_clock"]
     low, high = metrics.get("plain_clock_low", plain), metrics.get("plain_clock_high", plain)
@@ -46,7 +44,7 @@ def _ghz(hz: float) -> str:
     return f"{hz / 1e9:.2f} GHz"
 
 
-def _evidence(metrics: Mapping[str, float]) -> Iterator[Evidence]:
+def _evidence(metrics: Values) -> Iterator[Evidence]:
     """Yield the clocks, the plain time's with its slowest and fastest window."""
     low, high = metrics.get("plain_clock_low"), metrics.get("plain_clock_high")
     clock = metrics["plain_clock"]

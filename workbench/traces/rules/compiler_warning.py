@@ -1,18 +1,14 @@
 """ptxas warns that performance may be lost."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, count
 
 SERIALISED = "Let a thread need fewer registers: more warps, or a smaller tile."
 OTHER = "Change what the message names, and look for the message again."
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel about which ptxas has a warning, which Triton discards."""
     warnings = facts.warnings or ()
     if len(warnings) < limits["warnings"]:

@@ -1,15 +1,11 @@
 """Conversions and the unpacking of bits keep a pipe busy."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, part_of, share
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel that the XU pipe holds with conversions between types, or
     the ALU pipe with the extraction of bits."""
     converts, special = metrics["conversion_share"], metrics["special_share"]

@@ -1,15 +1,11 @@
 """Written lines that are still in L2 when the launch ends are missing from the bytes of DRAM."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.record import Evidence
 from workbench.data.units import percent, reading
-from workbench.traces.rules import Diagnosis, KernelRule
+from workbench.traces.rules import Diagnosis, KernelRule, Values
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel whose outputs DRAM has received in part: what is missing is
     over a share of the least bytes and fits into L2. A cache writes a line back when it needs the
     place, which for the last lines is after the launch, where counters no longer count."""

@@ -1,13 +1,9 @@
 """DRAM moves more than the Spec needs."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.record import Evidence
 from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, part_of, share
 
 SECTOR = 32  # bytes of L2's smallest part
 SPILLS, SECTORS, REUSE = "spills", "sectors that accesses do not need", "data requested again"
@@ -26,7 +22,7 @@ INSTRUCTIONS = {
 }
 
 
-def causes(metrics: Mapping[str, float]) -> dict[str, float]:
+def causes(metrics: Values) -> dict[str, float]:
     """Return the share of each cause in the sectors that instructions request of L2 beyond the
     least; empty where they are not known, or where none is requested, as with TMA."""
     names = ("local_sectors", "excessive_sectors", "ideal_sectors")
@@ -39,7 +35,7 @@ def causes(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value / whole for name, value in parts.items()} if whole else {}
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel that keeps DRAM busy with more than the least bytes."""
     ratio, busy = metrics["traffic_ratio"], metrics["dram_throughput"]
     if ratio < limits["ratio"] or busy < limits["dram"]:

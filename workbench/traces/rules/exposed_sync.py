@@ -1,18 +1,14 @@
 """The host waits for the device while the device has nothing to do."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.intervals import intersection
 from workbench.data.record import group_by
 from workbench.data.units import duration, percent
-from workbench.traces.rules import Diagnosis, Rule, seconds, share
+from workbench.traces.rules import Diagnosis, Rule, Values, seconds, share
 from workbench.traces.trace import ActivityKind
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a window in which waits of the host leave the device without queued
     work."""
     times = summary.times

@@ -1,17 +1,13 @@
 """Registers or shared memory leave room for few warps."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import percent
-from workbench.traces.rules import CodeRule, Diagnosis, count, share
+from workbench.traces.rules import CodeRule, Diagnosis, Values, count, share
 
 LIMITERS = ("registers", "shared memory")
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel of which few warps fit. Matrix instructions hide their waits
     by stages instead of warps, a few warps that load much each keep DRAM busy, and a grid of less
     than a wave does not fill the places anyway."""

@@ -1,15 +1,11 @@
 """Hot code computes in fp64, which the problem does not ask for."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, instruction_count
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of hot code with fp64 instructions in a kernel of a narrower dtype."""
     if facts.dtype == "fp64" or facts.fp64.count < limits["instructions"]:
         return None

@@ -1,15 +1,11 @@
 """The same kernels are launched one by one again and again, and the device waits between them."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import duration
-from workbench.traces.rules import Diagnosis, Rule, count, seconds
+from workbench.traces.rules import Diagnosis, Rule, Values, count, seconds
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of repeated sequences: a graph leaves about 1 µs between two kernels."""
     results = []
     for repeat in summary.repeats:

@@ -1,15 +1,11 @@
 """The device waits for a host that is busy with something else than launching."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import duration, percent
-from workbench.traces.rules import Diagnosis, Rule, seconds, share
+from workbench.traces.rules import Diagnosis, Rule, Values, seconds, share
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a device that idles for a part of the window because nothing was
     launched, and the host's work in the longest of these gaps."""
     times = summary.times

@@ -1,15 +1,11 @@
 """The device is busy: kernels hold the time, and the largest of them are to be profiled."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
-from workbench.traces.rules import Diagnosis, Rule, share
+from workbench.traces.rules import Diagnosis, Rule, Values, share
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a device whose time goes into kernels. A trace does not tell how near
     to their limits they are, so no gain is stated."""
     times, rows = summary.times, summary.rows

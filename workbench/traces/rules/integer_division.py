@@ -1,15 +1,11 @@
 """An innermost loop divides integers by a value that is known only when it runs."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, instruction_count
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of an innermost loop with slow integer divisions. Outside of it a
     program divides once a tile, which costs nothing that can be seen."""
     divisions = facts.divisions.count

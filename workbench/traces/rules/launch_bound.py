@@ -1,16 +1,13 @@
 """The device waits for launches: kernels are shorter than the time to launch one."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from statistics import median
 
 from workbench.data.units import duration, percent
-from workbench.traces.rules import Diagnosis, Rule, seconds, share
+from workbench.traces.rules import Diagnosis, Rule, Values, seconds, share
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a device that idles most of the time for launches of short
     kernels."""
     times, table = summary.times, summary.trace.activities

@@ -1,17 +1,13 @@
 """Loads and stores have most of their lanes masked off."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, count, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, count, part_of, share
 
 LANES = 32
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel whose global loads and stores move few elements each."""
     lanes, without = metrics["memory_lanes"], metrics["masked_share"]
     if lanes > limits["lanes"] and without < limits["none"]:

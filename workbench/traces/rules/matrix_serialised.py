@@ -1,15 +1,11 @@
 """The matrix unit waits for loads that nothing fetches ahead."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, part_of, share
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel whose matrix unit idles while warps wait for loads and for
     one another, without asynchronous copies."""
     busy = metrics["matrix_pipe"]

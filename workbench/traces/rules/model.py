@@ -1,15 +1,13 @@
 """What the Spec declares is not what the kernel does."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from workbench.data.record import Evidence
 from workbench.data.units import reading
-from workbench.traces.rules import Diagnosis, KernelRule
+from workbench.traces.rules import Diagnosis, KernelRule, Values
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel whose counters contradict its Spec. More bytes than the
     least are not a contradiction: spills, unneeded sectors and lost reuse explain them. Fewer bytes
     read than all inputs have, with caches that were flushed, nothing explains; nor a count of the
@@ -34,7 +32,7 @@ def _text(each: Evidence) -> str:
     return reading(each.value, each.unit)
 
 
-def _apart(metrics: Mapping[str, float], limit: float) -> Iterator[tuple[str, Evidence, Evidence]]:
+def _apart(metrics: Values, limit: float) -> Iterator[tuple[str, Evidence, Evidence]]:
     """Yield what is counted and declared where both are further apart than the limit."""
     read, least = metrics["dram_read_bytes"], metrics["least_bytes_read"]
     if read < (1 - limit) * least:

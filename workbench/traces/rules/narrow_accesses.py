@@ -1,15 +1,11 @@
 """Threads load or store one or two bytes at a time."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import percent
-from workbench.traces.rules import CodeRule, Diagnosis, instruction_count, share
+from workbench.traces.rules import CodeRule, Diagnosis, Values, instruction_count, share
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of hot code that moves few bytes with each access to global memory."""
     whole = facts.accesses.count
     slim = [marked for width, marked in facts.narrow.items() if width <= limits["bytes"]]

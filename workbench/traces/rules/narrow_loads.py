@@ -1,15 +1,11 @@
 """Most loads and stores that ran move one or two bytes a thread."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, part_of, share
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel that accesses global memory a byte or two at a time, while
     DRAM is not at its ceiling."""
     part = metrics["narrow_share"]

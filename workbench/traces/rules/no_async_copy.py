@@ -1,15 +1,11 @@
 """A loop that should be pipelined loads through registers."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, instruction_count
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel of several stages whose loop of matrix instructions loads
     from global memory, and of which no load is asynchronous."""
     loads = facts.staged_loads

@@ -1,11 +1,7 @@
 """A product is computed without the matrix unit."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
-from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, instruction_count
 
 WIDE = (
     "fp32 runs on the matrix unit as TF32 (input_precision='tf32') if that is exact enough, or in "
@@ -14,7 +10,7 @@ WIDE = (
 NARROW = "Use tl.dot with a dtype and a shape of the matrix unit: 16 or more along each axis."
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a product whose code has no matrix instruction."""
     if not facts.product or facts.matrix >= limits["instructions"]:
         return None

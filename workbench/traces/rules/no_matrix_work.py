@@ -1,15 +1,11 @@
 """A product ran without the matrix unit."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent, reading
 from workbench.traces.instruction_class import InstructionClass
-from workbench.traces.rules import Diagnosis, KernelRule, count, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, count, part_of, share
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a product or an attention that ran no matrix instruction, while it
     has many operations for each byte of DRAM: a product with a vector is memory-bound."""
     vector, moved = metrics["vector_flop"], metrics["dram_bytes"]

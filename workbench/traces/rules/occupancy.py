@@ -1,11 +1,7 @@
 """Few warps are resident, and nothing is busy."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
-from workbench.traces.rules import Diagnosis, KernelRule, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, share
 
 LIMITED = "Use fewer registers or less shared memory a program, so that more warps fit."
 # More fit than are there: some cores have begun late, ended early, or have fewer programs.
@@ -15,7 +11,7 @@ UNEVEN = (
 )
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel with few warps while no unit is busy. Few warps are not a
     fault where a unit is."""
     most, achieved = metrics["occupancy_theoretical"], metrics["occupancy"]

@@ -1,15 +1,11 @@
 """Groups of warps with different work share code."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, count
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a warp-specialised kernel whose partitions have blocks in common."""
     overlaps = facts.overlaps or ()
     shared = sum(blocks for _, _, blocks in overlaps)

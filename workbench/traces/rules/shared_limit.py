@@ -1,14 +1,10 @@
 """A block needs more shared memory than the device gives it."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
-from workbench.traces.rules import CodeRule, Diagnosis, count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, count
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel that cannot be launched for its shared memory."""
     needed, most = facts.shared_bytes or 0, facts.shared_limit or 0
     if needed <= limits["share"] * most:

@@ -1,15 +1,11 @@
 """Most kernels are short and together hold much of the time: they could be fused."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
-from workbench.traces.rules import Diagnosis, Rule, count, share
+from workbench.traces.rules import Diagnosis, Rule, Values, count, share
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a device most of whose kernels are below 10 µs. The gain of fusing is
     not known from a trace."""
     times, table = summary.times, summary.trace.activities

@@ -1,14 +1,10 @@
 """There are fewer programs than cores."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent
-from workbench.traces.rules import Diagnosis, KernelRule, part_of, share
+from workbench.traces.rules import Diagnosis, KernelRule, Values, part_of, share
 
 
-def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(metrics: Values, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a launch that leaves cores without a program."""
     programs, cores = metrics["programs"], metrics["cores"]
     if not cores or programs >= limits["share"] * cores:

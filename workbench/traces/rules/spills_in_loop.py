@@ -1,15 +1,11 @@
 """Registers are spilled to memory and loaded back in a loop."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.code_facts import CodeFacts
 from workbench.data.units import amount
-from workbench.traces.rules import CodeRule, Diagnosis, instruction_count
+from workbench.traces.rules import CodeRule, Diagnosis, Values, instruction_count
 
 
-def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(facts: CodeFacts, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a kernel with spills inside of loops. Outside of them they run
     once."""
     spills = facts.spills

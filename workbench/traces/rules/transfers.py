@@ -1,16 +1,12 @@
 """Copies hold the device up: they run alone, or there are many small ones."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from workbench.data.units import percent, quantity
-from workbench.traces.rules import Diagnosis, Rule, count, share
+from workbench.traces.rules import Diagnosis, Rule, Values, count, share
 from workbench.traces.trace import ActivityKind
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of a device on which copies run without a kernel beside them, or that
     gets many small copies a step."""
     times, table = summary.times, summary.trace.activities

@@ -1,16 +1,13 @@
 """One kernel takes very different times from launch to launch."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from statistics import fmean, median, pstdev
 
 from workbench.data.units import duration, percent
-from workbench.traces.rules import Diagnosis, Rule, seconds, share
+from workbench.traces.rules import Diagnosis, Rule, Values, seconds, share
 from workbench.traces.trace_summary import DeviceSummary
 
 
-def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     """Return the diagnosis of the kernel whose times vary and cost most above its median. Launches
     of other sizes vary, too: the file seldom tells sizes."""
     times, table = summary.times, summary.trace.activities
