@@ -10,6 +10,7 @@ import torch
 from task_files import ADD, NORM, OF_MODEL, SOFTPLUS, SOLUTION
 
 from workbench.evaluation.launcher_text import opaque_reason
+from workbench.evaluation.problem import accessed_bytes
 from workbench.evaluation.tasks import flashinfer_bench, gpu_mode, kernelbench, prepare_task
 from workbench.evaluation.tasks.text import TaskError, portable
 from workbench.measurement import inputs
@@ -64,8 +65,9 @@ def test_the_arguments_of_generate_input_are_the_axes_and_its_check_decides(tmp_
     spec = reference_of(gpu_mode, ADD, ADD / "submission.py", tmp_path, monkeypatch)
     axes = {n: (t.axes, t.dtype) for n, t in spec.inputs.items()}
     assert axes == {f"data{i}": ("rows columns", "fp16") for i in range(3)}
-    assert spec.mutates == spec.unread == ("data2",), "the reference writes its output there"
-    assert spec.bytes({"rows": 3, "columns": 5}, "fp16") == 3 * 3 * 5 * 2, "and reads it nowhere"
+    assert spec.mutates == ("data2",), "the reference writes its output there"
+    small = {"rows": 3, "columns": 5}
+    assert accessed_bytes(spec, small, "fp16", 1) == 3 * 3 * 5 * 2, "and reads it nowhere"
     assert spec.check[0] == {"rows": 3, "columns": 77} and len(spec.bench) == 2
     assert spec.tolerance["fp16"] == Tolerance(1e-3, 1e-3)
     problem = PreparedProblem.make(spec, {"rows": 2, "columns": 5}, "fp16", "cpu", 3)

@@ -186,7 +186,7 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
         if is_shape and func._schema.is_mutable and not tensors[0].is_meta:
             raise UnknownPart
         if is_shape or not tensors:  # without tensors it makes one
-            meta = {n: v for n, v in kwargs.items() if n not in ("device", "generator")}
+            meta = {n: None if n == "generator" else v for n, v in kwargs.items()}
             if not tensors or "device" in kwargs:
                 meta["device"] = torch.device("meta")
             given, meta = tree_map_only(torch.Tensor, lambda x: x.to("meta"), (args, meta))
@@ -228,8 +228,8 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
                             memory.write(changed).fill_(True)
 
     def _is_view(self, memory: _Memory | None, result: Any) -> bool:
-        results = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        return memory is not None and all(self._memory(x) is memory for x in results)
+        found = [self._memory(x) for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        return memory is not None and bool(found) and all(m is memory for m in found)
 
     def _memory(self, x: Any) -> _Memory | None:
         return self._memories.get(StorageWeakRef(x.untyped_storage()))
