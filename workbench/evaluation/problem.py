@@ -14,7 +14,7 @@ from workbench.data.user_code import user_code
 from workbench.evaluation.calls import SOME, hidden_sizes, larger_sizes
 from workbench.spec import ITEMSIZE, Sizes, Spec, WorkbenchError, sizes_text
 
-OBSERVED_S = 10.0  # for one call of a reference that is observed
+OBSERVED_S = 5.0  # for one call of a reference that is observed
 
 
 class SpecError(WorkbenchError, ValueError):
