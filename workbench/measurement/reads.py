@@ -36,7 +36,7 @@ class UnknownPart(Exception):
     """Which elements are read depends on values that are not there, or takes too long to say."""
 
 
-class _Input:
+class ReadInput:
     """Which elements of an input's memory were read."""
 
     is_whole = is_unknown = False
@@ -58,28 +58,30 @@ class _Input:
 
 
 @dataclass
-class _Memory:
+class FollowedMemory:
     """Memory that holds elements of an input: those from `starts` on at every `width`-th place, as
     the input itself where there are none. A start of -1 is none."""
 
-    source: _Input
+    source: ReadInput
     count: int
     starts: Any = None
     width: int = 1
-    written: Any = None  # elements that were written since
+    write_mask: Any = None  # elements that were written since
 
     def elements(self, places: Any) -> Any:
         """Return the input's element at each place; -1 where there is none."""
-        found = places
+        result = places
         if self.starts is not None:
-            found = self.starts[places // self.width] + places % self.width
-        return found if self.written is None else found.masked_fill(self.written[places], -1)
+            result = self.starts[places // self.width] + places % self.width
+        if self.write_mask is None:
+            return result
+        return result.masked_fill(self.write_mask[places], -1)
 
     def write(self, x: Any) -> Any:
         """Return the mask of the elements of a tensor that were written."""
-        if self.written is None:
-            self.written = torch.zeros(self.count, dtype=torch.bool, device=self.source.device)
-        return _part(self.written, x)
+        if self.write_mask is None:
+            self.write_mask = torch.zeros(self.count, dtype=torch.bool, device=self.source.device)
+        return _part(self.write_mask, x)
 
 
 def _is_all(x: Any) -> bool:
@@ -120,8 +122,8 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
         UnknownPart, and so does any after `limit_s` seconds."""
         super().__init__()
         self._until, self._without_floats = time.monotonic() + limit_s, without_floats
-        self._inputs: dict[str, _Input] = {}
-        self._memories: dict[StorageWeakRef, _Memory] = {}
+        self._inputs: dict[str, ReadInput] = {}
+        self._memories: dict[StorageWeakRef, FollowedMemory] = {}
         self._written: list[int | None] = []  # elements of each output; None: all
         self.is_used = False  # an operator took an input
 
@@ -133,8 +135,8 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
     def watch(self, spec: Spec, inputs: Sequence[Any]) -> Iterator[None]:
         """Return a context manager that follows these inputs."""
         for name, x in zip(spec.inputs, inputs, strict=True):
-            self._inputs[name] = source = _Input(x)
-            self._add(x, _Memory(source, source.count))
+            self._inputs[name] = source = ReadInput(x)
+            self._add(x, FollowedMemory(source, source.count))
         with self:
             yield
 
@@ -227,14 +229,14 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
                         if (memory := self._memory(changed)) is not None:
                             memory.write(changed).fill_(True)
 
-    def _is_view(self, memory: _Memory | None, result: Any) -> bool:
-        found = [self._memory(x) for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        return memory is not None and bool(found) and all(m is memory for m in found)
+    def _is_view(self, memory: FollowedMemory | None, result: Any) -> bool:
+        memories = [self._memory(x) for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        return memory is not None and bool(memories) and all(m is memory for m in memories)
 
-    def _memory(self, x: Any) -> _Memory | None:
+    def _memory(self, x: Any) -> FollowedMemory | None:
         return self._memories.get(StorageWeakRef(x.untyped_storage()))
 
-    def _add(self, x: Any, memory: _Memory) -> None:
+    def _add(self, x: Any, memory: FollowedMemory) -> None:
         for gone in [key for key in self._memories if key.expired()]:
             del self._memories[gone]
         self._memories[StorageWeakRef(x.untyped_storage())] = memory
@@ -244,7 +246,7 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
             memory = self._memory(x)
             if memory is None or memory.source.is_whole:
                 continue
-            source, written, starts = memory.source, memory.written, memory.starts
+            source, written, starts = memory.source, memory.write_mask, memory.starts
             if starts is None and written is None and _is_all(x):
                 source.is_whole = True
             elif written is None and _is_all(x):
@@ -256,9 +258,9 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
             else:
                 source.mark(memory.elements(_places(x, x.dim(), source.device)))
 
-    def _copy(self, memory: _Memory, x: Any, result: Any) -> None:
-        written, depth = memory.written, x.dim()
-        memory = replace(memory, written=None if written is None else written.clone())
+    def _copy(self, memory: FollowedMemory, x: Any, result: Any) -> None:
+        written, depth = memory.write_mask, x.dim()
+        memory = replace(memory, write_mask=None if written is None else written.clone())
         while depth and x.stride(depth - 1) == math.prod(x.shape[depth:]):
             depth -= 1
         try:
@@ -269,7 +271,9 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
         except UnknownPart:
             self._read(x)
 
-    def _look_up(self, memory: _Memory, func: Any, name: str, args: Any, result: Any) -> None:
+    def _look_up(
+        self, memory: FollowedMemory, func: Any, name: str, args: Any, result: Any
+    ) -> None:
         """Follow the elements that a lookup names into its result."""
         x, rest, depth = args[0], args[1:], args[0].dim()
         if name == "index_select":
@@ -282,7 +286,7 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
             func, rest, depth = torch.ops.aten.index.Tensor, ([args[1]],), 1
         self._follow(memory, x, depth, lambda line: func(line, *rest), result)
 
-    def _follow(self, memory: _Memory, x: Any, least: int, pick: Pick, result: Any) -> None:
+    def _follow(self, memory: FollowedMemory, x: Any, least: int, pick: Pick, result: Any) -> None:
         """Follow what `pick` takes of the first `least` axes, or of more, of a tensor into its
         result."""
         whole = memory.source.count if memory.starts is None else memory.width
@@ -291,7 +295,7 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
             rows = [math.prod(x.shape[n + 1 :]) for n in range(depth, x.dim())]
             at = (*x.stride()[:depth], x.storage_offset(), whole)
             is_dense = list(x.stride()[depth:]) == rows and result.is_contiguous()
-            if is_dense and memory.written is None and not any(n % width for n in at):
+            if is_dense and memory.write_mask is None and not any(n % width for n in at):
                 break
         else:
             width = 1
@@ -302,9 +306,9 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
         if width == 1:
             places = _places(result, result.dim(), memory.source.device).flatten()
             starts = torch.full((count,), -1, device=places.device).index_put_((places,), starts)
-        self._add(result, _Memory(memory.source, count, starts, width))
+        self._add(result, FollowedMemory(memory.source, count, starts, width))
 
-    def _write_part(self, memory: _Memory, func: Any, name: str, args: Any) -> None:
+    def _write_part(self, memory: FollowedMemory, func: Any, name: str, args: Any) -> None:
         """Note what an operator writes by indices, and reads there where it adds."""
         named = torch.zeros(memory.count, dtype=torch.bool, device=memory.source.device)
         part, adds = _part(named, args[0]), name in ADDITIONS or "reduce" in func._overloadname
