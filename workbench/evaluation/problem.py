@@ -106,7 +106,7 @@ def accessed_bytes(spec: Spec, sizes: Sizes, dtype: str, seed: int) -> int:
 
     every = spec.bytes(sizes, dtype)
     is_small = every <= SOME[0] and spec.flops(**sizes) <= SOME[1]
-    for without_floats in (True, False)[: 1 + is_small]:
+    for without_floats in () if spec.has_stored_outputs else (True, False)[: 1 + is_small]:
         reads = Reads(without_floats, OBSERVED_S)
         with suppress(Exception), user_code(f"the reference of the Spec {spec.name}"):
             with reads:
@@ -116,6 +116,6 @@ def accessed_bytes(spec: Spec, sizes: Sizes, dtype: str, seed: int) -> int:
                 outputs = output_tuple(spec.reference(*wide))
             reads.end(spec, outputs)
             most, certain = reads.bytes(spec, sizes, dtype)
-            if reads.is_used and most == certain:
+            if most == certain:
                 return min(every, most)
     return every

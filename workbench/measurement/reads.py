@@ -23,6 +23,7 @@ from workbench.measurement.observed import HARMLESS
 from workbench.spec import ITEMSIZE, Sizes, Spec
 
 MOST = 1 << 26  # places that are held one by one
+MOST_MARKS = 1 << 33  # elements of an input, each with a byte that says whether it was read
 COPIES = ("clone", "_to_copy")
 LOOKUPS = ("index", "_unsafe_index", "index_select", "embedding", "gather", "take", "masked_select")
 BAGS = ("_embedding_bag", "_embedding_bag_forward_only")  # lookups whose rows are added up
@@ -49,6 +50,8 @@ class ReadInput:
     def read(self, x: Any = None) -> Any:
         """Return the mask of the elements that were read, or the part of it that a tensor has."""
         if self.mask is None:
+            if self.count > MOST_MARKS:
+                raise UnknownPart
             self.mask = torch.zeros(self.count, dtype=torch.bool, device=self.device)
         return self.mask if x is None else _part(self.mask, x)
 
@@ -125,7 +128,6 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
         self._inputs: dict[str, ReadInput] = {}
         self._memories: dict[StorageWeakRef, FollowedMemory] = {}
         self._written: list[int | None] = []  # elements of each output; None: all
-        self.is_used = False  # an operator took an input
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -201,7 +203,6 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
 
     def _note(self, func: Any, args: Any, tensors: list[Any], result: Any) -> None:
         """Note what an operator reads and writes."""
-        self.is_used = True
         name, (x, *rest) = func._schema.name.removeprefix("aten::"), tensors
         memory, mutable = self._memory(x), func._schema.is_mutable
         if not mutable and (name in HARMLESS or self._is_view(memory, result)):

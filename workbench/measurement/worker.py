@@ -279,13 +279,13 @@ def observe_problems(
     moved, certain = spec.bytes(sizes, dtype), spec.certain_bytes(sizes, dtype)
     problems: dict[int, Any] = {}
     for seed, given in enumerate(pair):
-        reads = Reads()
+        reads = None if spec.has_stored_outputs else Reads()
         try:
             problems[seed] = PreparedProblem.wrap(spec, dtype, given, sizes, reads)
         except Exception:  # of following the reads, or of the reference
             problems[seed] = PreparedProblem.wrap(spec, dtype, given, sizes)
             return problems, moved, min(certain, spec.bytes_written(sizes, dtype))
-        if not reads.is_used:  # the answer was stored
+        if reads is None:
             break
         most, least = reads.bytes(spec, sizes, dtype)
         moved, certain = min(moved, most), min(certain, least)

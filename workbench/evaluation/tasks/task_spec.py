@@ -156,7 +156,7 @@ def spec_from(
         and (lambda tensors, sizes, out: functions.objects(tensors, whole(sizes), out)),
         constraint=lambda sizes: functions.constraint(whole(sizes)),
     )
-    small = [s for s in check if _bytes(spec, s) <= 2 * MOST_BYTES]
+    small = [s for s in check if spec.bytes(s, "fp32") <= 2 * MOST_BYTES]
     return replace(spec, check=small or _small(spec, first, second, free))
 
 
@@ -279,17 +279,13 @@ def _axis(name: str, one: int, two: int, first: Sizes, second: Sizes) -> str:
     )
 
 
-def _bytes(spec: Spec, sizes: Sizes) -> int:
-    return spec.bytes(sizes, "fp32")
-
-
 def _small(spec: Spec, first: Sizes, second: Sizes, free: Sequence[str]) -> list[dict[str, int]]:
     """Return up to three small sizes to check, of which the last is the largest that is quick."""
     sizes = [{axis: s[axis] for axis in free} for s in (first, second)]
     last = dict(sizes[1])
     for _ in range(8):
         larger = spec.nearest_sizes({a: min(2 * n, spec.bench[0][a]) for a, n in last.items()})
-        if larger == last or _bytes(spec, larger) > MOST_BYTES or spec.refuse(larger):
+        if larger == last or spec.bytes(larger, "fp32") > MOST_BYTES or spec.refuse(larger):
             break
         last = larger
     unique = {tuple(s.items()): s for s in (*sizes, last) if not spec.refuse(s)}
