@@ -338,6 +338,8 @@ class Spec:
     refusable: Callable[..., bool] = lambda itemsize, **sizes: False
     impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
 
+    has_stored_outputs = False  # its reference computes nothing, so what it reads says nothing
+
     @property
     def axes(self) -> tuple[str, ...]:
         """Axis names in the order of their first appearance, inputs before outputs."""

@@ -329,6 +329,16 @@ def test_a_bench_spans_as_many_caches_as_the_protocol_says(elements, caches, mul
         assert len(storages) == len(bench._sets), "each set in memory of its own"
 
 
+def test_sets_that_a_call_reads_a_part_of_span_the_caches_by_that_part():
+    """Of 32 kB an eighth moves: eight times as many sets, of the two that were given."""
+    given = (torch.zeros(4096),), (torch.ones(4096),)
+    whole = Bench(TOY, {"N": 4096}, "fp32", 1 << 16, 0.0, Protocol(), pair=given)
+    part = Bench(TOY, {"N": 4096}, "fp32", 1 << 16, 0.0, Protocol(), pair=given, moved_bytes=4096)
+    assert (len(whole._sets), len(part._sets)) == (6, 48)
+    assert part.first_inputs is given[0] and part.second_inputs is given[1]
+    assert [float(x[0]) for (x,) in part._sets] == [0.0, 1.0] * 24
+
+
 @pytest.mark.parametrize("cache_bytes", [1 << 10, 1 << 20], ids=["rotates", "flushes"])
 def test_cold_calls_walk_over_all_sets_and_hot_ones_stay_on_one(cache_bytes):
     bench = sets_of(cache_bytes, 64)

@@ -921,6 +921,35 @@ def test_a_process_without_a_gpu_says_so(monkeypatch, task_name):
     assert worker.references() == (60 << 20, Protocol())
 
 
+def test_the_floor_of_a_lookup_is_that_of_the_rows_that_its_own_inputs_name(monkeypatch):
+    """On the CPU, in place of a GPU: the table is 4 MB, of which 3 of 16 rows are distinct."""
+    values = {7: torch.arange(16) % 5, 8: torch.arange(16) % 3}
+    spec = Spec(
+        "lookup", {"table": Tensor("V D"), "at": Tensor("N", "int64")}, {"y": Tensor("N D")},
+        reference=lambda table, at: table[at], flops=lambda V, D, N: 0, check=[], bench=[],
+    )  # fmt: skip
+    monkeypatch.setattr(worker.hardware, "live", lambda: H200)
+    monkeypatch.setattr(worker, "load_kernel", lambda kernel: SimpleNamespace(spec=spec, load=int))
+    monkeypatch.setattr(worker, "_set_precision", int)
+    monkeypatch.setattr(torch.cuda, "empty_cache", int)
+    monkeypatch.setattr(torch.cuda, "current_device", int)
+    monkeypatch.setattr("workbench.measurement.clocks.Clocks", lambda device: None)
+    monkeypatch.setattr("workbench.measurement.probe.sm_clock", lambda sensors: None)
+    monkeypatch.setattr("workbench.measurement.bench.Flush", lambda size: size)
+    monkeypatch.setattr(
+        "workbench.measurement.inputs.make",
+        lambda spec, sizes, dtype, device, seed: (torch.randn(8192, 128), values[seed]),
+    )
+    job = MeasureJob("lookup", {"V": 8192, "D": 128, "N": 16}, "fp32", Protocol(), 7)
+    state = worker._prepare_state(job)
+    least = 3 * 512 + 16 * 8 + 16 * 512
+    assert state.bench.moved_bytes == least
+    assert state.bench.bound_s == least / H200.dram.value
+    assert state.bench.hot_bound_s == least / (2 * H200.cache_bandwidth.value)
+    assert sorted(state.problems) == [0, 1] and state.bench._flush is not None
+    assert torch.equal(state.problems[1].inputs[1], values[8])
+
+
 class Raced:
     """An entrant that notes its name, whose windows are its times in turn."""
 

@@ -10,6 +10,7 @@ import torch
 from task_files import ADD, NORM, OF_MODEL, SOFTPLUS, SOLUTION
 
 from workbench.evaluation.launcher_text import opaque_reason
+from workbench.evaluation.problem import accessed_bytes
 from workbench.evaluation.tasks import flashinfer_bench, gpu_mode, kernelbench, prepare_task
 from workbench.evaluation.tasks.text import TaskError, portable
 from workbench.measurement import inputs
@@ -64,8 +65,9 @@ def test_the_arguments_of_generate_input_are_the_axes_and_its_check_decides(tmp_
     spec = reference_of(gpu_mode, ADD, ADD / "submission.py", tmp_path, monkeypatch)
     axes = {n: (t.axes, t.dtype) for n, t in spec.inputs.items()}
     assert axes == {f"data{i}": ("rows columns", "fp16") for i in range(3)}
-    assert spec.mutates == spec.unread == ("data2",), "the reference writes its output there"
-    assert spec.bytes({"rows": 3, "columns": 5}, "fp16") == 3 * 3 * 5 * 2, "and reads it nowhere"
+    assert spec.mutates == ("data2",), "the reference writes its output there"
+    small = {"rows": 3, "columns": 5}
+    assert accessed_bytes(spec, small, "fp16", 1) == 3 * 3 * 5 * 2, "and reads it nowhere"
     assert spec.check[0] == {"rows": 3, "columns": 77} and len(spec.bench) == 2
     assert spec.tolerance["fp16"] == Tolerance(1e-3, 1e-3)
     problem = PreparedProblem.make(spec, {"rows": 2, "columns": 5}, "fp16", "cpu", 3)
@@ -100,6 +102,105 @@ def test_open_axes_of_a_definition_are_the_axes_and_outputs_are_arguments(tmp_pa
     assert float(y.sum()) == 1024.0
     expected = spec.reference(x.double(), w.double())  # in fp32 by the reference's own word
     assert torch.allclose(expected[0], torch.full((2, 512), 2.0, dtype=torch.float64), rtol=1e-2)
+
+
+EMBEDDING = """
+import torch
+
+words, width, tokens = 0, 0, 0
+words = 4096
+width = 128
+tokens = 256
+SCALE = torch.full((), 2.0)
+
+class Model(torch.nn.Module):
+    def __init__(self, words, width):
+        super().__init__()
+        self.table = torch.nn.Embedding(words, width)
+
+    def forward(self, at):
+        return self.table(at) * SCALE
+
+def get_inputs():
+    return [torch.randint(0, 2, (tokens,)) * (words - 1)]
+
+def get_init_inputs():
+    return [words, width]
+"""
+CACHE = """
+import torch
+
+def generate_input(tokens, slots, width, seed):
+    chance = torch.Generator(device="cuda").manual_seed(seed)
+    cache = torch.randn(slots, width, device="cuda", generator=chance).half()
+    new = torch.randn(tokens, width, device="cuda", generator=chance).half()
+    return cache, new, torch.randperm(slots, device="cuda", generator=chance)[:tokens]
+
+def ref_kernel(data):
+    cache, new, at = data
+    cache[at] = new
+    return cache
+
+def check_implementation(data, output):
+    return ""
+"""
+PAGES = """
+import torch
+
+def run(q, cache, pages):
+    keys = cache.to(torch.float32)[pages.long() % 4096]
+    return (keys @ q.to(torch.float32)[:, :, None]).squeeze(-1)
+"""
+
+
+def test_the_bytes_of_a_model_are_those_of_the_rows_that_it_takes(tmp_path, monkeypatch):
+    """And numbers that its file makes once keep their values."""
+    (tmp_path / "task.py").write_text(EMBEDDING)
+    (tmp_path / "mine.py").write_text("ModelNew = None")
+    files = tmp_path / "task.py", tmp_path / "mine.py"
+    spec = reference_of(kernelbench, *files, tmp_path, monkeypatch)
+    (sizes,) = spec.bench
+    assert accessed_bytes(spec, sizes, "fp32", 1) == 256 * 8 + 2 * 128 * 4 + 256 * 128 * 4
+    assert spec.bytes(sizes, "fp32") == 256 * 8 + 4096 * 128 * 4 + 256 * 128 * 4
+    problem = PreparedProblem.make(spec, sizes, "fp32", "cpu", 3)
+    at, table = problem.inputs
+    assert torch.equal(problem.expected_outputs[0], 2 * table.double()[at])
+
+
+def test_the_bytes_of_a_cache_are_those_of_the_rows_that_are_replaced(tmp_path, monkeypatch):
+    folder = tmp_path / "cached"
+    folder.mkdir()
+    (folder / "reference.py").write_text(CACHE)
+    case = '- {"tokens": 64, "slots": 8192, "width": 256, "seed": 1}'
+    (folder / "task.yml").write_text(f"tests:\n  {case}\nbenchmarks:\n  {case}\n")
+    (folder / "mine.py").write_text("custom_kernel = None")
+    spec = reference_of(gpu_mode, folder, folder / "mine.py", tmp_path, monkeypatch)
+    (sizes,) = spec.bench
+    assert spec.mutates == ("data0",)
+    assert accessed_bytes(spec, sizes, "fp16", 1) == 64 * 8 + 2 * 64 * 256 * 2
+
+
+def test_the_bytes_of_pages_are_those_that_a_table_names(tmp_path, monkeypatch):
+    """Though the reference casts all of the cache first."""
+    axes = {n: {"type": "const", "value": v} for n, v in (("P", 8), ("N", 4096), ("D", 128))}
+    inputs = {"q": (["B", "D"], "bfloat16"), "cache": (["N", "D"], "bfloat16"),
+              "pages": (["B", "P"], "int32")}  # fmt: skip
+    definition = {
+        "name": "paged", "axes": axes | {"B": {"type": "var"}}, "reference": PAGES,
+        "inputs": {n: {"shape": shape, "dtype": kind} for n, (shape, kind) in inputs.items()},
+        "outputs": {"y": {"shape": ["B", "P"], "dtype": "float32"}},
+    }  # fmt: skip
+    task, mine = tmp_path / "paged.json", tmp_path / "mine.py"
+    task.write_text(json.dumps(definition))
+    task.with_suffix(".jsonl").write_text(json.dumps({"axes": {"B": 2}, "inputs": {}}))
+    mine.write_text("def run(q, cache, pages): ...")
+    spec = reference_of(flashinfer_bench, task, mine, tmp_path, monkeypatch)
+    (sizes,) = spec.bench
+    assert spec.bytes(sizes, "bf16") > 1 << 20
+    pages = spec.joint_inputs(sizes, "bf16", 1)[2]
+    rows = len((pages % 4096).unique())
+    q, ids, out = 2 * 128 * 2, 16 * 4, 16 * 4
+    assert accessed_bytes(spec, sizes, "bf16", 1) == q + rows * 128 * 2 + ids + out
 
 
 def test_a_format_is_recognised_by_its_files(tmp_path):

@@ -54,6 +54,7 @@ class TakenInput(Spec):
 
     unread: tuple[str, ...] = ()
     call: Call | None = None
+    has_stored_outputs = True
 
     def compared_outputs(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return what of the outputs is compared: of partial results their sum."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from workbench import catalog
 from workbench.backend.checking import import_trusted
 from workbench.catalog.declared import flops_fault, size_fault
-from workbench.evaluation.calls import hidden_sizes, larger_sizes
-from workbench.spec import ITEMSIZE, Spec, WorkbenchError, sizes_text
+from workbench.data.user_code import user_code
+from workbench.evaluation.calls import SOME, hidden_sizes, larger_sizes
+from workbench.spec import ITEMSIZE, Sizes, Spec, WorkbenchError, sizes_text
+
+OBSERVED_S = 5.0  # for one call of a reference that is observed
 
 
 class SpecError(WorkbenchError, ValueError):
@@ -84,10 +88,34 @@ def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: i
         tuple(named),
         tuple(hidden),
         sizes,
-        spec.bytes(sizes, dtype),
+        accessed_bytes(spec, sizes, dtype, seed % (1 << 31)),
         spec.flops(**sizes),
         tuple(spec.mutates),
         tuple(s for s in (*named, *hidden) if spec.refusable(itemsize=itemsize, **s)),
         tuple(larger_sizes(spec, dtype, sizes)),
         tuple(impl.name for impl in spec.impls if impl.backend == "torch"),
     )
+
+
+def accessed_bytes(spec: Spec, sizes: Sizes, dtype: str, seed: int) -> int:
+    """Return the bytes that the reference reads of its inputs and writes, and all of them where
+    that is not known. Floats have no values, unless the reference needs them and they are few."""
+    from workbench.measurement import inputs
+    from workbench.measurement.reads import Reads
+    from workbench.measurement.reference import output_tuple
+
+    every = spec.bytes(sizes, dtype)
+    is_small = every <= SOME[0] and spec.flops(**sizes) <= SOME[1]
+    for without_floats in () if spec.has_stored_outputs else (True, False)[: 1 + is_small]:
+        reads = Reads(without_floats, OBSERVED_S)
+        with suppress(Exception), user_code(f"the reference of the Spec {spec.name}"):
+            with reads:
+                given = inputs.make(spec, sizes, dtype, "cpu", seed)
+                wide = [x.double() if x.is_floating_point() else x for x in given]
+            with reads.watch(spec, wide):
+                outputs = output_tuple(spec.reference(*wide))
+            reads.end(spec, outputs)
+            most, certain = reads.bytes(spec, sizes, dtype)
+            if most == certain:
+                return min(every, most)
+    return every

@@ -92,8 +92,9 @@ class Bench:
     bound_s: float  # least seconds of a cold call
     protocol: Protocol
     clock: SmClock | None = None  # reads the SM clock of each window
-    seeds: tuple[int, int] = (0, 1)  # of the inputs: even sets have the values of the first
     hot_bound_s: float = 0.0  # least seconds of a call on cached data
+    pair: Sequence[tuple[Any, ...]] = ()  # inputs of two values: even sets have those of the first
+    moved_bytes: int = 0  # by a call; 0: those of all inputs and outputs
     _sets: list[tuple[Any, ...]] = field(init=False)
     _flush: Flush | None = field(init=False, default=None)
     _restore_flush: Flush | None = field(init=False, default=None)  # flush that follows a restore
@@ -102,7 +103,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         count, flushed = set_count(
-            self.spec.bytes(self.sizes, self.dtype),
+            self.moved_bytes or self.spec.bytes(self.sizes, self.dtype),
             self.protocol.cache_multiple * self.cache_bytes,
             Spec.bytes_read(self.spec, self.sizes, self.dtype),  # with what no launch reads
         )
@@ -110,7 +111,9 @@ class Bench:
             self._flush = Flush(self.cache_bytes)
         # two random sets, and copies of them: the cache needs other addresses, and a kernel that
         # remembers results by address or value must not pass
-        pair = [inputs.make(self.spec, self.sizes, self.dtype, "cuda", s) for s in self.seeds]
+        pair = self.pair or [
+            inputs.make(self.spec, self.sizes, self.dtype, "cuda", seed) for seed in (0, 1)
+        ]
         rest = [tuple(x.clone() for x in pair[n % 2]) for n in range(2, count)]
         self._sets, first = [*pair, *rest], pair[0]
         self._working = Working(dict(zip(self.spec.inputs, first, strict=True)))

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.dsl import CompiledCall
 from workbench.measurement import inputs as inputs_
 from workbench.measurement import reference
+from workbench.measurement.reads import Reads
 from workbench.measurement.reference import output_tuple
 from workbench.measurement.rules import Fault, RuleName
 from workbench.spec import Impl, Sizes, Spec, Tolerance
@@ -64,11 +65,15 @@ class PreparedProblem:
 
     @staticmethod
     def wrap(
-        spec: Spec, dtype: str, inputs: tuple[Any, ...], sizes: Sizes | None = None
+        spec: Spec,
+        dtype: str,
+        inputs: tuple[Any, ...],
+        sizes: Sizes | None = None,
+        reads: Reads | None = None,
     ) -> PreparedProblem:
-        """Return the problem of these inputs, with their float64 reference. Raises SpecFault where
-        the reference does not give the outputs that the Spec declares."""
-        expected = reference.reference_outputs(spec, inputs, sizes)
+        """Return the problem of these inputs, with their float64 reference; `reads` notes what that
+        reads. Raises SpecFault where it does not give the outputs that the Spec declares."""
+        expected = reference.reference_outputs(spec, inputs, sizes, reads)
         return PreparedProblem(spec, dtype, inputs, expected, sizes)
 
 

@@ -76,7 +76,7 @@ def _create_inputs(
         result_facts = {
             "shape": tuple(result.shape),
             "dtype": result.dtype,
-            "device": result.device.type,
+            "device": request["device"] if result.is_meta else result.device.type,
         }
         odd = next((what for what, value in result_facts.items() if value != request[what]), None)
         if odd is None:

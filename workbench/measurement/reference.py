@@ -7,12 +7,14 @@ says so, and no kernel is blamed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
+from workbench.measurement.reads import Reads
 from workbench.spec import (
     Sizes,
     Spec,
@@ -33,10 +35,10 @@ def output_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def reference_outputs(
-    spec: Spec, inputs: Sequence[Any], sizes: Sizes | None = None
+    spec: Spec, inputs: Sequence[Any], sizes: Sizes | None = None, reads: Reads | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return the float64 reference of these inputs. Without `sizes` they are taken from the shapes
-    of the inputs, as far as those determine them.
+    """Return the float64 reference of these inputs; `reads` notes what it reads of them. Without
+    `sizes` they are taken from the shapes of the inputs, as far as those determine them.
 
     Raises SpecFault where the reference raises, changes an input, or gives outputs of another
     number, type, shape, dtype or device than the Spec declares.
@@ -48,7 +50,7 @@ def reference_outputs(
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
     before = [x._version for x in wide]
     try:
-        with user_code(where.strip()):
+        with user_code(where.strip()), reads.watch(spec, wide) if reads else nullcontext():
             outputs = output_tuple(spec.reference(*wide))
     except (torch.OutOfMemoryError, WorkbenchError):
         raise
@@ -62,6 +64,8 @@ def reference_outputs(
     fault = fault or _count_fault(spec, outputs) or _output_fault(spec, outputs, sizes, wide)
     if fault:
         raise SpecFault(f"{_capitalise(where)}{fault}; correct the Spec: no kernel was tried.")
+    if reads is not None:
+        reads.end(spec, outputs)
     # a launch may change what it is given, so nothing expected may lie in the same memory
     storages = {x.untyped_storage().data_ptr() for x in inputs}
     own = (o.clone() if o.untyped_storage().data_ptr() in storages else o for o in outputs)

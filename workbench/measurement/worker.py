@@ -33,7 +33,7 @@ from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import BOOST, Protocol
 from workbench.measurement.rounds import Window
-from workbench.spec import Impl, Sizes, SpecFault
+from workbench.spec import Impl, Sizes, Spec, SpecFault
 
 if TYPE_CHECKING:
     from workbench.measurement.correctness import Checked
@@ -242,9 +242,9 @@ def begin(job: MeasureJob) -> None:
 def _prepare_state(job: MeasureJob) -> _State:
     import torch
 
+    from workbench.measurement import inputs
     from workbench.measurement.bench import Bench
     from workbench.measurement.clocks import Clocks
-    from workbench.measurement.correctness import PreparedProblem
     from workbench.measurement.probe import sm_clock
 
     device = hardware.live()
@@ -255,15 +255,43 @@ def _prepare_state(job: MeasureJob) -> _State:
     kernel = load_kernel(job.kernel)
     kernel.load()
     spec = kernel.spec
-    costs = spec.certain_bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype
+    at, seeds = (spec, job.sizes, job.dtype), (job.seed, job.seed + 1)
+    pair = [inputs.make(*at, "cuda", seed) for seed in seeds]
+    problems, moved, certain = observe_problems(*at, pair)
+    costs = certain, spec.flops(**job.sizes), job.dtype
     bound, hot_bound = bound_s(device, *costs), hot_bound_s(device, *costs)
     sensors = Clocks(torch.cuda.current_device())
-    cache = cache_bytes(device)
-    clock, seeds = sm_clock(sensors), (job.seed, job.seed + 1)
-    bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock, seeds, hot_bound)
-    problems = {0: PreparedProblem.wrap(spec, job.dtype, bench.first_inputs, job.sizes)}
+    cache, clock = cache_bytes(device), sm_clock(sensors)
+    bench = Bench(*at, cache, bound, job.protocol, clock, hot_bound, pair, moved)
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems, kernel)
+
+
+def observe_problems(
+    spec: Spec, sizes: Sizes, dtype: str, pair: Sequence[tuple[Any, ...]]
+) -> tuple[dict[int, Any], int, int]:
+    """Return the problem of the first inputs, the bytes that a call moves, and those that it moves
+    for certain. Where its reference reads a part of the inputs there are both problems, and the
+    bytes are the least of them."""
+    from workbench.measurement.correctness import PreparedProblem
+    from workbench.measurement.reads import Reads
+
+    moved, certain = spec.bytes(sizes, dtype), spec.certain_bytes(sizes, dtype)
+    problems: dict[int, Any] = {}
+    for seed, given in enumerate(pair):
+        reads = None if spec.has_stored_outputs else Reads()
+        try:
+            problems[seed] = PreparedProblem.wrap(spec, dtype, given, sizes, reads)
+        except Exception:  # of following the reads, or of the reference
+            problems[seed] = PreparedProblem.wrap(spec, dtype, given, sizes)
+            return problems, moved, min(certain, spec.bytes_written(sizes, dtype))
+        if reads is None:
+            break
+        most, least = reads.bytes(spec, sizes, dtype)
+        moved, certain = min(moved, most), min(certain, least)
+        if least >= spec.bytes(sizes, dtype):
+            break
+    return problems, moved, certain
 
 
 def _set_precision() -> None:

@@ -109,6 +109,8 @@ class _Models:
 
     def _names_at(self, sizes: tuple[tuple[str, int], ...]) -> Mapping[str, Any]:
         """Return the names of the reference with these numbers in place of its own."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
         sizes_at = dict(sizes)
         tree = ast.parse(self._text)
         for node in tree.body:
@@ -116,7 +118,8 @@ class _Models:
             if name in sizes_at:
                 node.value = ast.copy_location(ast.Constant(sizes_at[name]), node)  # type: ignore[attr-defined]
         names: dict[str, Any] = {"__name__": REFERENCE, "__file__": self._file}
-        exec(compile(tree, self._file, "exec"), names)
+        with _disable_current_modes():
+            exec(compile(tree, self._file, "exec"), names)
         return names
 
     def bytes_at(self, sizes: Sizes) -> int:

@@ -17,7 +17,7 @@ import torch
 
 from workbench.evaluation.tasks.text import TaskError
 from workbench.measurement.inputs import TORCH_NAMES
-from workbench.spec import ITEMSIZE, Extent, Sizes, Spec, Tensor, Tolerance, sizes_text, solve_axis
+from workbench.spec import Extent, Sizes, Spec, Tensor, Tolerance, sizes_text, solve_axis
 
 NAMES = {torch_name: name for name, torch_name in TORCH_NAMES.items()} | {
     name: name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")
@@ -48,13 +48,6 @@ class TaskSpec(Spec):
     call: Callable[[Any, Mapping[str, Any], Sizes], Any] = lambda function, tensors, sizes: None
     objects: Callable[[Mapping[str, Any], Sizes, tuple[Any, ...]], str | None] | None = None
     constraint: Callable[[Sizes], str | None] = lambda sizes: None
-    unread: tuple[str, ...] = ()  # inputs that receive results, and whose values nothing reads
-
-    def bytes_read(self, sizes: Sizes, dtype: str) -> int:
-        """Return the bytes of the inputs that the reference reads."""
-        unread = (self.inputs[name] for name in self.unread)
-        rest = sum(prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in unread)
-        return super().bytes_read(sizes, dtype) - rest
 
     def refuse(self, sizes: Sizes) -> str | None:
         """Return in one sentence why the task does not allow these sizes, or None."""
@@ -157,14 +150,13 @@ def spec_from(
         tolerance=tolerance,
         extents={a: _extent(steps.get(a, 1), bench, a) for a in free},
         mutates=tuple(sorted({*one.changed_inputs, *two.changed_inputs})),
-        unread=tuple(n for n in one.changed_inputs if _is_unread(functions, one, n, first)),
         make=lambda sizes, seed: functions.make(whole(sizes), seed),
         call=lambda function, tensors, sizes: functions.call(function, tensors, whole(sizes)),
         objects=functions.objects
         and (lambda tensors, sizes, out: functions.objects(tensors, whole(sizes), out)),
         constraint=lambda sizes: functions.constraint(whole(sizes)),
     )
-    small = [s for s in check if _bytes(spec, s) <= 2 * MOST_BYTES]
+    small = [s for s in check if spec.bytes(s, "fp32") <= 2 * MOST_BYTES]
     return replace(spec, check=small or _small(spec, first, second, free))
 
 
@@ -212,16 +204,6 @@ def _call_small(functions: TaskFunctions, sizes: Sizes) -> TaskCall:
         if x._version != versions[n] or (x.numel() and x.untyped_storage().data_ptr() in storages)
     )
     return TaskCall(tensors, outputs, changed)
-
-
-def _is_unread(functions: TaskFunctions, call: TaskCall, name: str, sizes: Sizes) -> bool:
-    """Return whether the reference gives the same outputs with NaN in this input, or with zeros
-    where it holds whole numbers."""
-    inputs = {n: x.clone() for n, x in call.tensors.items()}
-    inputs[name].fill_(float("nan") if inputs[name].is_floating_point() else 0)
-    outputs = functions.reference(inputs, sizes)
-    outputs = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
-    return all(torch.equal(x, y) for x, y in zip(outputs, call.outputs, strict=True))
 
 
 def _wide(
@@ -297,17 +279,13 @@ def _axis(name: str, one: int, two: int, first: Sizes, second: Sizes) -> str:
     )
 
 
-def _bytes(spec: Spec, sizes: Sizes) -> int:
-    return spec.bytes(sizes, "fp32")
-
-
 def _small(spec: Spec, first: Sizes, second: Sizes, free: Sequence[str]) -> list[dict[str, int]]:
     """Return up to three small sizes to check, of which the last is the largest that is quick."""
     sizes = [{axis: s[axis] for axis in free} for s in (first, second)]
     last = dict(sizes[1])
     for _ in range(8):
         larger = spec.nearest_sizes({a: min(2 * n, spec.bench[0][a]) for a, n in last.items()})
-        if larger == last or _bytes(spec, larger) > MOST_BYTES or spec.refuse(larger):
+        if larger == last or spec.bytes(larger, "fp32") > MOST_BYTES or spec.refuse(larger):
             break
         last = larger
     unique = {tuple(s.items()): s for s in (*sizes, last) if not spec.refuse(s)}
