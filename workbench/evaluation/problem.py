@@ -110,7 +110,8 @@ def accessed_bytes(spec: Spec, sizes: Sizes, dtype: str, seed: int) -> int:
         reads = Reads(without_floats, OBSERVED_S)
         with suppress(Exception), user_code(f"the reference of the Spec {spec.name}"):
             with reads:
-                given = inputs.make(spec, sizes, dtype, "cpu", seed)
+                at = (spec, sizes, dtype, "cpu", seed)
+                given = inputs.make(*at, lacks_values=without_floats)
                 wide = [x.double() if x.is_floating_point() else x for x in given]
             with reads.watch(spec, wide):
                 outputs = output_tuple(spec.reference(*wide))

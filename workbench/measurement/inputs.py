@@ -31,9 +31,11 @@ def torch_dtype(name: str) -> Any:
     return getattr(torch, TORCH_NAMES.get(name, name))
 
 
-def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tuple[Any, ...]:
+def make(
+    spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0, *, lacks_values: bool = False
+) -> tuple[Any, ...]:
     """Return a torch tensor for each input of `spec`: standard normal values, or those of its
-    maker.
+    maker. `lacks_values`: a maker may give a tensor of the `meta` device.
 
     Raises SpecFault where a maker raises, or gives another shape, dtype or device than it was
     called with. Values are random, never zeros: a bf16 matrix product on an H200 runs 13 % faster
@@ -49,14 +51,22 @@ def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tu
         shape, kind = tensor.shape(sizes), torch_dtype(tensor.dtype or dtype)
         if tensor.make is not None:
             whose = f"`make` of the input {name} of the Spec {spec.name} at {sizes_text(sizes)}"
-            tensors.append(_create_inputs(whose, tensor.make, shape, kind, device, generator))
+            tensors.append(
+                _create_inputs(whose, tensor.make, shape, kind, device, generator, lacks_values)
+            )
         else:
             tensors.append(torch.randn(shape, generator=generator, device=device).to(kind))
     return tuple(tensors)
 
 
 def _create_inputs(
-    whose: str, make: Callable[..., Any], shape: tuple[int, ...], dtype: Any, device: str, seed: Any
+    whose: str,
+    make: Callable[..., Any],
+    shape: tuple[int, ...],
+    dtype: Any,
+    device: str,
+    seed: Any,
+    lacks_values: bool,
 ) -> Any:
     """Call a maker, and hold what it gives to what it was called with."""
     import torch
@@ -76,8 +86,10 @@ def _create_inputs(
         result_facts = {
             "shape": tuple(result.shape),
             "dtype": result.dtype,
-            "device": request["device"] if result.is_meta else result.device.type,
+            "device": result.device.type,
         }
+        if lacks_values and result.is_meta:
+            result_facts["device"] = request["device"]
         odd = next((what for what, value in result_facts.items() if value != request[what]), None)
         if odd is None:
             return result
