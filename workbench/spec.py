@@ -338,7 +338,7 @@ class Spec:
     refusable: Callable[..., bool] = lambda itemsize, **sizes: False
     impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
 
-    has_stored_outputs = False  # its reference computes nothing, so what it reads says nothing
+    has_stored_outputs = False  # the reference returns stored outputs, and reads no input
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from task_files import ADD, NORM, OF_MODEL, SOFTPLUS, SOLUTION
 
+from workbench.cli import main
 from workbench.evaluation.launcher_text import opaque_reason
-from workbench.evaluation.problem import accessed_bytes
+from workbench.evaluation.problem import reference_bytes
 from workbench.evaluation.tasks import flashinfer_bench, gpu_mode, kernelbench, prepare_task
 from workbench.evaluation.tasks.text import TaskError, portable
 from workbench.measurement import inputs
@@ -67,7 +68,7 @@ def test_the_arguments_of_generate_input_are_the_axes_and_its_check_decides(tmp_
     assert axes == {f"data{i}": ("rows columns", "fp16") for i in range(3)}
     assert spec.mutates == ("data2",), "the reference writes its output there"
     small = {"rows": 3, "columns": 5}
-    assert accessed_bytes(spec, small, "fp16", 1) == 3 * 3 * 5 * 2, "and reads it nowhere"
+    assert reference_bytes(spec, small, "fp16", 1) == 3 * 3 * 5 * 2, "and reads it nowhere"
     assert spec.check[0] == {"rows": 3, "columns": 77} and len(spec.bench) == 2
     assert spec.tolerance["fp16"] == Tolerance(1e-3, 1e-3)
     problem = PreparedProblem.make(spec, {"rows": 2, "columns": 5}, "fp16", "cpu", 3)
@@ -160,7 +161,7 @@ def test_the_bytes_of_a_model_are_those_of_the_rows_that_it_takes(tmp_path, monk
     files = tmp_path / "task.py", tmp_path / "mine.py"
     spec = reference_of(kernelbench, *files, tmp_path, monkeypatch)
     (sizes,) = spec.bench
-    assert accessed_bytes(spec, sizes, "fp32", 1) == 256 * 8 + 2 * 128 * 4 + 256 * 128 * 4
+    assert reference_bytes(spec, sizes, "fp32", 1) == 256 * 8 + 2 * 128 * 4 + 256 * 128 * 4
     assert spec.bytes(sizes, "fp32") == 256 * 8 + 4096 * 128 * 4 + 256 * 128 * 4
     problem = PreparedProblem.make(spec, sizes, "fp32", "cpu", 3)
     at, table = problem.inputs
@@ -177,7 +178,7 @@ def test_the_bytes_of_a_cache_are_those_of_the_rows_that_are_replaced(tmp_path, 
     spec = reference_of(gpu_mode, folder, folder / "mine.py", tmp_path, monkeypatch)
     (sizes,) = spec.bench
     assert spec.mutates == ("data0",)
-    assert accessed_bytes(spec, sizes, "fp16", 1) == 64 * 8 + 2 * 64 * 256 * 2
+    assert reference_bytes(spec, sizes, "fp16", 1) == 64 * 8 + 2 * 64 * 256 * 2
 
 
 def test_the_bytes_of_pages_are_those_that_a_table_names(tmp_path, monkeypatch):
@@ -200,7 +201,7 @@ def test_the_bytes_of_pages_are_those_that_a_table_names(tmp_path, monkeypatch):
     pages = spec.joint_inputs(sizes, "bf16", 1)[2]
     rows = len((pages % 4096).unique())
     q, ids, out = 2 * 128 * 2, 16 * 4, 16 * 4
-    assert accessed_bytes(spec, sizes, "bf16", 1) == q + rows * 128 * 2 + ids + out
+    assert reference_bytes(spec, sizes, "bf16", 1) == q + rows * 128 * 2 + ids + out
 
 
 def test_a_format_is_recognised_by_its_files(tmp_path):
@@ -214,6 +215,16 @@ def test_a_format_is_recognised_by_its_files(tmp_path):
         given = prepare_task(task, submission, folder)
         assert (given.format, given.entry, given.dtype) == (form, entry, dtype)
         assert given.spec.is_file() and given.kernel.read_bytes().startswith(given.audited_text)
+
+
+@pytest.mark.parametrize(("task", "title"), [
+    (SOFTPLUS, "KernelBench"), (ADD, "GPU MODE"), (ADD / "task.yml", "GPU MODE"),
+    (NORM, "flashinfer-bench"),
+])  # fmt: skip
+def test_a_task_that_is_named_as_a_spec_is_told_where_it_belongs(task, title, capsys):
+    code = main(["evaluate", str(OF_MODEL), "--spec", str(task), "--device", "h200"])
+    message = " ".join(capsys.readouterr().err.split())
+    assert code == 2 and f"is a task of {title}; give it as --task, not as --spec." in message
 
 
 @pytest.mark.parametrize(("task", "submission", "part"), [

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench import catalog
 from workbench.backend.prewarm import Libraries, prewarmer
 from workbench.commands.console import aloud, console_for
 from workbench.commands.field import SIZES
@@ -50,7 +51,7 @@ from workbench.evaluation.plan_evaluator import (
 from workbench.evaluation.problem import SpecFacts
 from workbench.evaluation.processes import Processes, hidden_memory
 from workbench.evaluation.submission import Submission, Wanted
-from workbench.evaluation.tasks import PreparedTask, prepare_task
+from workbench.evaluation.tasks import PreparedTask, prepare_task, task_format
 from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
 from workbench.evaluation.verdict import (
     RuleResult,
@@ -197,6 +198,9 @@ def _evaluate_task(
 ) -> Evaluation:
     """Return the evaluation of a kernel, which may be a submission to a task of another format."""
     if options.task is None:
+        spec = options.spec
+        if spec and spec not in catalog.kernel_names() and (format_ := task_format(Path(spec))):
+            raise CommandError(f"{spec} is a task of {format_}; give it as --task, not as --spec.")
         options = replace(options, dtype=options.dtype or "bf16")
         return _evaluate(options, opened, seed)
     if options.spec is not None:

@@ -203,27 +203,14 @@ def take_over(
     home = Path(options.get("out", "results")) / "adapted"
     home.mkdir(parents=True, exist_ok=True)
     call = _named_tensors(call, memory, options)
-    outputs, reference = tuple(options.get("outputs", ())), options.get("reference")
+    reference = options.get("reference")
     declared = None if recorded else (*options.get("inputs", ()), *_restored_tensors(tuner))
     with temporary_folder(home, prefix=".workbench-") as passing:
         stage = passing / "kernel"
         stage.mkdir()
         call.write(stage)
         torch.save(memory, stage / ARGS)
-        console = plain_console()
-        console.quiet = options.get("quiet", False)
-        live = pool is not None or (options.get("device") is None and gpu_present())
-        task = FirstLaunchTask(
-            stage, outputs, reference is not None, declared, options.get("device"), console
-        )
-        try:
-            with nullcontext(pool) if pool else Workers(1, interpreted=not live) as workers:
-                result, shares, accessed = task.answer(workers, live)
-                call = replace(call, sampled=shares is not None, shares=shares or {})
-                call = replace(call, distinct_bytes=accessed)
-        except NotInterpreted as error:
-            result = _assume_outputs(call, outputs)
-            call = replace(call, unchecked=str(error))
+        call, result = _observe_first_launch(call, stage, declared, options, pool)
         call = _complete_call(call, result, options.get("tolerance"))
         _refuse_partial(call)
         if reference is not None and not call.unchecked:
@@ -242,6 +229,30 @@ def take_over(
     for one, other in write.overlaps(arguments, kernel.arg_names):
         notes.append(f"{one} and {other} overlap in memory, and are taken as separate tensors")
     return folder / f"{call.name}.py", call, notes
+
+
+def _observe_first_launch(
+    call: Call,
+    stage: Path,
+    declared: tuple[str, ...] | None,
+    options: TuneOptions,
+    pool: Pool | None,
+) -> tuple[Call, Discovered]:
+    """Return the call with the bytes that its first launch accesses, and what that launch writes.
+    Where nothing can be interpreted the call says why, and its outputs are those of the options."""
+    outputs, device = tuple(options.get("outputs", ())), options.get("device")
+    console = plain_console()
+    console.quiet = options.get("quiet", False)
+    live = pool is not None or (device is None and gpu_present())
+    has_reference = options.get("reference") is not None
+    task = FirstLaunchTask(stage, outputs, has_reference, declared, device, console)
+    try:
+        with nullcontext(pool) if pool else Workers(1, interpreted=not live) as workers:
+            result, shares, accessed = task.answer(workers, live)
+    except NotInterpreted as error:
+        return replace(call, unchecked=str(error)), _assume_outputs(call, outputs)
+    call = replace(call, sampled=shares is not None, shares=shares or {})
+    return replace(call, distinct_bytes=accessed), result
 
 
 def _named_tensors(call: Call, memory: Mapping[str, Any], options: TuneOptions) -> Call:

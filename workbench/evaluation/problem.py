@@ -88,7 +88,7 @@ def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: i
         tuple(named),
         tuple(hidden),
         sizes,
-        accessed_bytes(spec, sizes, dtype, seed % (1 << 31)),
+        reference_bytes(spec, sizes, dtype, seed % (1 << 31)),
         spec.flops(**sizes),
         tuple(spec.mutates),
         tuple(s for s in (*named, *hidden) if spec.refusable(itemsize=itemsize, **s)),
@@ -97,7 +97,7 @@ def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: i
     )
 
 
-def accessed_bytes(spec: Spec, sizes: Sizes, dtype: str, seed: int) -> int:
+def reference_bytes(spec: Spec, sizes: Sizes, dtype: str, seed: int) -> int:
     """Return the bytes that the reference reads of its inputs and writes, and all of them where
     that is not known. Floats have no values, unless the reference needs them and they are few."""
     from workbench.measurement import inputs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from workbench.measurement.observed import HARMLESS
 from workbench.spec import ITEMSIZE, Sizes, Spec
@@ -101,6 +101,16 @@ def _part(mask: Any, x: Any) -> Any:
     return mask.as_strided(shape, x.stride(), x.storage_offset())
 
 
+def _tensors(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tensors among an operator's arguments or results, which are in no deeper lists. A
+    reference that walks over tokens calls 60,000 operators: `tree_leaves` took half of its time."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (one for one in value if isinstance(one, torch.Tensor))
+
+
 def _all(line: Any) -> Any:
     return line
 
@@ -171,7 +181,7 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if time.monotonic() > self._until:
             raise UnknownPart
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        tensors = [*_tensors(args), *_tensors((kwargs or {}).values())]
         result = self._run(func, args, kwargs or {}, tensors)
         memories = list(filter(None, map(self._memory, tensors)))
         try:
@@ -226,12 +236,12 @@ class Reads(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torc
         elif mutable:  # all that it changes
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.alias_info is not None and argument.alias_info.is_write:
-                    for changed in tree_leaves(value):
+                    for changed in _tensors((value,)):
                         if (memory := self._memory(changed)) is not None:
                             memory.write(changed).fill_(True)
 
     def _is_view(self, memory: FollowedMemory | None, result: Any) -> bool:
-        memories = [self._memory(x) for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        memories = list(map(self._memory, _tensors((result,))))
         return memory is not None and bool(memories) and all(m is memory for m in memories)
 
     def _memory(self, x: Any) -> FollowedMemory | None:

@@ -33,20 +33,24 @@ class PreparedTask:
     dtype: str  # of the Spec
 
 
+def task_format(task: Path) -> str | None:
+    """Return the format of a task's file or folder; None where it is in none of them."""
+    return next((name for name, is_task, _ in FORMATS if is_task(task)), None)
+
+
 def prepare_task(task: Path, submission: Path, folder: Path) -> PreparedTask:
     """Write a task and a submission to `folder`, and return where they are. Raises TaskError
     where one is in no known format."""
     if not task.exists():
         raise TaskError(f"There is no task {task}; name the judge's file or its folder.")
-    format_ = next((f for f in FORMATS if f[1](task)), None)
-    if format_ is None:
+    title = task_format(task)
+    if title is None:
         names = ", ".join(name for name, *_ in FORMATS)
         raise TaskError(
             f"{task} is in no known format of a task ({names}); docs/evaluate.md lists the files "
             "of each."
         )
-    title, _, files = format_
-    given = files(task, submission)
+    given = next(files for name, _, files in FORMATS if name == title)(task, submission)
     trusted, own = folder / "trusted", folder / "submission"  # whose files the checker never sees
     for place in (trusted, own):
         place.mkdir()
