@@ -2,16 +2,14 @@
 
     python benchmarks/launch_times.py softmax reduce --count 100 --limit 300    on a GPU
     python benchmarks/launch_times.py matmul --sizes M=96,N=6144,K=4096         on a GPU
-    python benchmarks/launch_times.py --predict                                 anywhere
     python benchmarks/launch_times.py --check                                   anywhere
 
 The configs are those of the kernel's table, or else those within 12 % of the best at any size of
 data/ops_choice_h100.json.xz. All are compiled for every size first, on all cores of the host. Each
 is then timed on cold data: of 5 samples of a graph of 0.12 ms the median. After each size the table
-is written with what was timed, by default over the one that comes with the workbench. `--predict`
-adds the analytic model's prediction to each cell where that chooses better configs, and removes it
-elsewhere. `--check` takes each size out of its table in turn, and compares the config that the
-others choose with the best one.
+is written with what was timed, by default over the one that comes with the workbench; then train
+`launch_trees.py` anew. `--check` takes each size out of its table in turn, and compares the config
+that the others choose, by their mean, with the best one.
 """
 
 from __future__ import annotations
@@ -41,9 +39,7 @@ from workbench.data.environment import fingerprint
 from workbench.device import hardware
 from workbench.device.bounds import cache_bytes
 from workbench.device.calibration import numbers_text, plain_numbers
-from workbench.device.cost_model import guess_seconds
-from workbench.device.hardware import device_named
-from workbench.device.launch_times import LAUNCHES, LaunchTimes, launch_times, parse_table
+from workbench.device.launch_times import LAUNCHES, LaunchTimes, launch_times
 from workbench.spec import Impl
 from workbench.tuner.design import halton
 
@@ -51,8 +47,9 @@ SEEN = HERE / "data" / "ops_choice_h100.json.xz"
 NEAR_BEST = 1.12
 WIDEST = 2**27  # elements of a tensor of rows, at most
 GRAPH_S, WINDOW_S, SAMPLES = 1.2e-4, 2e-3, 5
-SLOW = 3.0  # times the best so far: not timed
-MODEL_OF = "h200"  # the device whose model a table's times are compared with
+HEADS = ("kernel", "sizes", "within 3 %", "within 10 %", "worst", "mean")
+SLOW = 3.0  # times the best so far: not timed, but where
+HOST_S = 3e-4  # ... the estimate is of single calls, whose launch by Gluon can take so long
 Times = dict[tuple[str, str], float]  # microseconds by Impl and config
 
 
@@ -146,7 +143,7 @@ def time_configs(kernel: str, sizes: Sizes) -> Times:
         rotation.restored_call()
         torch.cuda.synchronize()
         estimate_s = min(rotation.samples(3))
-        if estimate_s <= SLOW * best_s:
+        if estimate_s <= SLOW * best_s + HOST_S:
             entrant = bench.choose_method(rotation, estimate_s, GRAPH_S)
             samples = sorted(entrant.window(WINDOW_S, SAMPLES).samples_s)
             median_s = samples[len(samples) // 2]
@@ -158,9 +155,8 @@ def time_configs(kernel: str, sizes: Sizes) -> Times:
 
 
 def write_table(
-    path: Path, about: Mapping[str, str], lines: Sequence[tuple[Sizes, str, Times]],
-    predicted: Sequence[Times] = (),
-) -> None:  # fmt: skip
+    path: Path, about: Mapping[str, str], lines: Sequence[tuple[Sizes, str, Times]]
+) -> None:
     """Write a kernel's table, whole or not at all. Equal tables are equal files."""
     from workbench.data.files import write_file
 
@@ -169,23 +165,20 @@ def write_table(
     text.writelines(f"# {name}: {words}\n" for name, words in about.items())
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["sizes", "dtype", *(" ".join(key) for key in keys)])
-    for n, (sizes, dtype, times) in enumerate(lines):
+    for sizes, dtype, times in lines:
         cells = [f"{times[key]:.4g}" if key in times else "" for key in keys]
-        if predicted:
-            model = [f" {predicted[n][key]:.4g}" if key in times else "" for key in keys]
-            cells = [cell + more for cell, more in zip(cells, model, strict=True)]
         table.writerow([numbers_text(sizes), dtype, *cells])
     write_file(path, gzip.compress(text.getvalue().encode(), mtime=0), make_folder=True)
 
 
 def read_table(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Times]]]:
-    """Return the head of a kernel's table, without what is said of predictions, and its lines."""
+    """Return the head of a kernel's table, and its lines."""
     table = launch_times("sm_90", kernel)
     if table is None:
         return {}, []
     keys = [(name, numbers_text(numbers)) for name, numbers in table.configs]
     rows = zip(table.sizes, table.dtypes, table.us.tolist(), strict=True)
-    return {name: words for name, words in table.metadata.items() if name != "predicted"}, [
+    return dict(table.metadata), [
         (dict(sizes), dtype, {k: us for k, us in zip(keys, times, strict=True) if us == us})
         for sizes, dtype, times in rows
     ]
@@ -208,68 +201,38 @@ def compile_and_time(jobs: Sequence[tuple[str, Sizes]], limit_s: float) -> Itera
 
 def measure(jobs: Sequence[tuple[str, Sizes]], limit_s: float, folder: Path, command: str) -> None:
     """Time the kernels of the jobs at their sizes, and add the times to their tables."""
+    import torch
+
     environment = fingerprint(None, None)
     about = {
-        "gpu": environment.gpu or "", "date": time.strftime("%Y-%m-%d"),
+        "gpu": torch.cuda.get_device_name(), "date": time.strftime("%Y-%m-%d"),
         "versions": ", ".join(f"{n} {environment.versions[n]}" for n in ("torch", "triton")),
         "unit": "microseconds, median of cold calls in a graph",
-        "source": f"benchmarks/launch_times.py {command}",
     }  # fmt: skip
     tables = {kernel: read_table(kernel)[1] for kernel, _ in jobs}
+    earlier = {kernel: read_table(kernel)[0].get("source", "") for kernel in tables}
     for (kernel, sizes), times in zip(jobs, compile_and_time(jobs, limit_s), strict=False):
         if times:
             others = [line for line in tables[kernel] if line[:2] != (sizes, dtype_of(kernel))]
             tables[kernel] = [*others, (sizes, dtype_of(kernel), times)]
-            write_table(folder / f"{kernel}.csv.gz", about, tables[kernel])
-
-
-def predict_times(kernel: str, sizes: Sizes, dtype: str, times: Times) -> Times:
-    """Return what the model predicts before compiling for the configs that were timed."""
-    impls = {impl.name: impl for impl in catalog.spec_of(kernel).impls}
-    device, predicted = device_named(MODEL_OF), Times()
-    for name, text in times:
-        impl = impls[name]
-        config = impl.config(**plain_numbers(text))
-        predicted[name, text] = 1e6 * guess_seconds(impl, config, device, dtype, sizes)
-    return predicted
-
-
-def add_predictions(kernel: str, folder: Path) -> None:
-    """Write a kernel's table with the model's predictions if they choose better configs at sizes
-    that are left out, and without them otherwise."""
-    head, lines = read_table(kernel)
-    predicted = [predict_times(kernel, *line) for line in lines]
-    model_head = {**head, "predicted": f"microseconds by the model before compiling, {MODEL_OF}"}
-    path, errors = folder / f"{kernel}.csv.gz", []
-    for about, model in ((head, []), (model_head, predicted)):
-        write_table(path, about, lines, model)
-        over = left_out(parse_table(path))
-        errors.append(sum(map(math.log, over)) / max(1, len(over)))
-    if errors[0] <= errors[1]:
-        write_table(path, head, lines)
-    launch_times.cache_clear()
-    say(f"{kernel}: off by {errors[0]:.1%} without the model, {errors[1]:.1%} with it")
+            sources = [earlier[kernel], f"benchmarks/launch_times.py {command}"]
+            head = {**about, "source": "; ".join(filter(None, sources))}
+            write_table(folder / f"{kernel}.csv.gz", head, tables[kernel])
 
 
 def left_out(table: LaunchTimes) -> list[float]:
-    """Return, of each size, the time of the config that the other sizes choose over the best."""
+    """Return, of each size, the time of the config that the mean of the others chooses over the
+    best."""
     ratios = []
     for n, sizes in enumerate(table.sizes):
         rest = [m for m in range(len(table.sizes)) if m != n]
-        model = table.predicted_us
         others = replace(
             table, sizes=[table.sizes[m] for m in rest], dtypes=[table.dtypes[m] for m in rest],
-            us=table.us[rest], predicted_us=None if model is None else model[rest],
+            us=table.us[rest], trees=None,
         )  # fmt: skip
         keys = [(name, numbers_text(knobs)) for name, knobs in table.configs]
         here = {key: us for key, us in zip(keys, table.us[n], strict=True) if us == us}
-        model_us = dict(zip(keys, table.us[n] if model is None else model[n], strict=True))
-
-        def predict(name: str, knobs: Mapping[str, int], us_of: Times = model_us) -> float:
-            us = us_of[name, numbers_text(knobs)]
-            return us if us == us else math.inf
-
-        expected = others.expect(table.dtypes[n], sizes, predict)
+        expected = others.expect(table.dtypes[n], sizes, lambda name, knobs: None)
         choices = ((x.impl, numbers_text(x.config)) for x in expected)
         chosen = next((key for key in choices if key in here), None)
         if chosen is not None:
@@ -277,19 +240,15 @@ def left_out(table: LaunchTimes) -> list[float]:
     return ratios
 
 
-def check(kernels: Sequence[str]) -> None:
-    """Print for each kernel how near the choice comes at sizes that are left out."""
-    rows = []
-    for kernel in kernels:
-        if table := launch_times("sm_90", kernel):
-            over = left_out(table)
-            near, far = (sum(one <= limit for one in over) for limit in (NEAR, FAR))
-            rows.append((kernel, len(over), len(table.configs), near, far, f"{max(over):.2f}"))
-    show(("kernel", "sizes", "configs", "within 3 %", "within 10 %", "worst"), rows)
+def shares(ratios: Sequence[float]) -> tuple[int, int, int, str, str]:
+    """Return the number of sizes, how many are near the best and not far, the worst, the mean."""
+    near, far = (sum(one <= limit for one in ratios) for limit in (NEAR, FAR))
+    mean = sum(map(math.log, ratios)) / max(1, len(ratios))
+    return len(ratios), near, far, f"{max(ratios, default=1.0):.2f}", f"{mean:.1%}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Measure tables, add predictions to them, or check those that are there."""
+    """Measure tables, or check those that are there."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("kernels", nargs="*")
     parser.add_argument("--first", type=int, default=1, help="number of the first drawn size")
@@ -297,16 +256,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", nargs="*", default=[], help="time these, not drawn ones")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds of timing")
     parser.add_argument("--out", type=Path, default=LAUNCHES / "sm_90", help="folder of tables")
-    parser.add_argument("--predict", action="store_true")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(given)
     there = sorted(path.name.partition(".")[0] for path in LAUNCHES.glob("sm_90/*.csv.gz"))
     kernels = options.kernels or there
     if options.check:
-        check(kernels)
-    elif options.predict:
-        for kernel in kernels:
-            add_predictions(kernel, options.out)
+        known = {kernel: launch_times("sm_90", kernel) for kernel in kernels}
+        rows = [(name, *shares(left_out(table))) for name, table in known.items() if table]
+        show(HEADS, rows)
     else:
         named = [plain_numbers(text) for text in options.sizes]
         drawn = [] if named else range(options.first, options.first + options.count)

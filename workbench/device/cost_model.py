@@ -311,18 +311,29 @@ def estimate_time(
 ) -> Predicted | None:
     """Return the time that the model predicts before compiling; None if the kernel declares no
     work. Raises ValueError where the device lacks a figure, and what the kernel's `work` raises."""
+    estimate = estimate_launches(impl, config, device, dtype, sizes)
+    return estimate[-1] if estimate else None
+
+
+def estimate_launches(
+    impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
+) -> tuple[Sequence[Work], Sequence[Resources], Predicted] | None:
+    """Return the work and the estimated resources of each launch of a call, and the time of all
+    that the model predicts before compiling, as `estimate_time` does."""
     works = impl.work_of(config, device.limits, dtype, sizes)
     if not works:
         return None
-    return predict_call(
+    resources = _guess_each(works, config, device, dtype)
+    predicted = predict_call(
         device,
         works,
-        _guess_each(works, config, device, dtype),
+        resources,
         dtype=dtype,
         stages=getattr(config, "num_stages", 1),
         flops=impl.spec.flops(**sizes),
         bytes_=impl.spec.bytes(sizes, dtype),
     )
+    return works, resources, predicted
 
 
 def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | None:

@@ -48,6 +48,7 @@ from workbench.device.correction import CLEAR, best_estimate, is_shipped
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
 from workbench.device.launch_times import ExpectedLaunch, LaunchProblem, expected_launches
+from workbench.device.launch_trees import launch_features
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
 LOGGER = logging.getLogger("workbench")
@@ -181,7 +182,7 @@ def _measured_launch(
     for expected in launches:
         config = impl.config(**expected.config)
         if impl.rejection_reason(config, device.limits, dtype, sizes) is None:
-            if expected.is_corrected and _is_untimed_variant(default, config, launches):
+            if expected.has_defaults and _is_untimed_variant(default, config, launches):
                 config = default.config
             name = default.text if config == default.config else "chosen for these sizes"
             text = (
@@ -216,14 +217,14 @@ def _expected_launches(
         return ()
     impls = {impl.name: impl for impl in spec.impls if impl.backend == "triton"}
 
-    def predict(name: str, knobs: Mapping[str, int]) -> float:
+    def describe(name: str, knobs: Mapping[str, int]) -> dict[str, float] | None:
         impl = impls.get(name)
         if impl is None or impl.choices().keys() != knobs.keys():
-            return math.inf
-        return guess_seconds(impl, impl.config(**knobs), device, dtype, sizes)
+            return None
+        return launch_features(impl, impl.config(**knobs), device, dtype, sizes)
 
     at = device.name, device.limits.arch, spec.name, dtype, tuple(sizes.items())
-    return expected_launches(LaunchProblem(*at, predict))
+    return expected_launches(LaunchProblem(*at, describe))
 
 
 def _calibrate(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:
