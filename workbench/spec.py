@@ -106,8 +106,10 @@ def rms_bounds(**distances: float) -> dict[str, Tolerance]:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: its axes (`"M K"`), its dtype if that is not the one under test, and the
-    function that makes it if standard normal values do not suit.
+    """An input or output: its axes (`"M K"`), its dtype if that is not the one under test, the
+    function that makes it if standard normal values do not suit, and the axes of the part that a
+    call reads or writes if that is not all of it: `"M K"` of a table `"V K"` of whose rows M are
+    looked up.
 
     An axis is a name, a number, or both joined by `*` and `/`, evaluated from left to right: `"B S
     Hkv*G D"`, `"N K/256*144"`.
@@ -118,6 +120,7 @@ class Tensor:
     axes: str
     dtype: str | None = None
     make: Callable[..., Any] | None = None
+    part: str = ""
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Return the extent of each axis at these sizes. Raises ValueError where one is not
@@ -386,19 +389,25 @@ class Spec:
 
     def bytes(self, sizes: Sizes, dtype: str) -> int:
         """Return the least bytes that must move: every input read once, every output written
-        once. It is the sum of `bytes_read` and `bytes_written`."""
+        once, of both the part that a call moves. It is the sum of `bytes_read` and
+        `bytes_written`."""
         return self.bytes_read(sizes, dtype) + self.bytes_written(sizes, dtype)
+
+    def held_bytes(self, sizes: Sizes, dtype: str) -> int:
+        """Return the bytes of memory that all inputs and outputs take."""
+        every = (*self.inputs.values(), *self.outputs.values())
+        return _bytes_of([Tensor(t.axes, t.dtype) for t in every], sizes, dtype)
 
     def certain_bytes(self, sizes: Sizes, dtype: str) -> int:
         """Return the bytes below whose time on a device a measured time is impossible."""
         return self.bytes(sizes, dtype)
 
     def bytes_read(self, sizes: Sizes, dtype: str) -> int:
-        """Return the bytes of all inputs, each read once."""
+        """Return the bytes that a call reads of all inputs, each once."""
         return _bytes_of(self.inputs.values(), sizes, dtype)
 
     def bytes_written(self, sizes: Sizes, dtype: str) -> int:
-        """Return the bytes of all outputs, each written once."""
+        """Return the bytes that a call writes of all outputs, each once."""
         return _bytes_of(self.outputs.values(), sizes, dtype)
 
     def impl(
@@ -904,13 +913,17 @@ def _longest(shape: Sequence[int]) -> int:
 
 
 def _bytes_of(tensors: Iterable[Tensor], sizes: Sizes, dtype: str) -> int:
-    return _bytes_at(tuple((t.axes, t.dtype or dtype) for t in tensors), tuple(sizes.items()))
+    parts = tuple((t.axes, t.part or t.axes, t.dtype or dtype) for t in tensors)
+    return _bytes_at(parts, tuple(sizes.items()))
 
 
 @lru_cache(maxsize=4096)  # each of a kernel's configs asks at the same sizes
-def _bytes_at(tensors: Sequence[tuple[str, str]], sizes: Sequence[tuple[str, int]]) -> int:
+def _bytes_at(tensors: Sequence[tuple[str, str, str]], sizes: Sequence[tuple[str, int]]) -> int:
     at = dict(sizes)
-    return sum(_product(Tensor(axes).shape(at)) * ITEMSIZE[dtype] for axes, dtype in tensors)
+    return sum(
+        min(_product(Tensor(axes).shape(at)) for axes in (whole, part)) * ITEMSIZE[dtype]
+        for whole, part, dtype in tensors
+    )
 
 
 def _product(extents: Sequence[int]) -> int:

@@ -19,12 +19,13 @@ from workbench.commands.comparison import PairMaker
 from workbench.commands.measure_command import ProblemGroup
 from workbench.commands.operands import Operand
 from workbench.commands.selected import Selected
-from workbench.data.record import Case, Record, Run, key_of
+from workbench.data.record import Case, Measured, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device.hardware import device_named
 from workbench.experiments import Context, Variant
+from workbench.measurement.candidate import Candidate, Timed
 from workbench.measurement.protocol import Protocol
-from workbench.spec import threads, tile
+from workbench.spec import Spec, Tensor, threads, tile
 from workbench.sweeps import Sweep
 from workbench.tuner.space import RecordFactory, plan_sweep
 
@@ -259,6 +260,16 @@ def test_a_sweep_whose_kernel_changes_ends_with_a_sentence(tmp_path):
     file.write_text(KERNEL.replace("raise NotImplementedError", "return x"))
     with Workers(1) as pool, pytest.raises(SourceChanged, match="changed during the run"):
         list(compile_all(pool, problem, [candidate], device_named("h200")))
+
+
+@pytest.mark.parametrize(("moved", "bytes_"), [(None, (6, 4, 2)), (3, (3, 1, 2)), (1, (1, 0, 1))])
+def test_a_record_has_the_bytes_that_a_call_moved(moved, bytes_):
+    spec = Spec("k", {"x": Tensor("2 N")}, {"y": Tensor("N")}, lambda x: x, lambda N: 0, [], [])
+    factory = RecordFactory(RUN, Problem("k", spec, {"N": 1}, "bf16"), "p3")
+    timing = Measured(1e-6, 1e-6, 1e-6, (1e-6,), "cold", "graph", "p3")
+    timed = Timed(timing, 0.1, "gpu", moved_bytes=moved)
+    record = factory.outcome(Candidate.create("one", {}), timed, "final", None)
+    assert (record.bytes, record.bytes_read, record.bytes_written) == bytes_
 
 
 def test_what_schema_1_stored_is_found_under_its_key_and_marked(tmp_path, monkeypatch):

@@ -85,6 +85,20 @@ def test_bytes_read_and_written_are_apart_and_what_is_both_counts_in_both(M, N):
     assert taken.bytes(*at) == both.bytes(*at) - 4 * N
 
 
+@given(*[st.integers(1, 9999)] * 3)
+def test_of_a_table_whose_rows_are_looked_up_these_rows_count(V, M, D):
+    of_rows = Spec(
+        name="of_rows", inputs={"table": Tensor("V D", part="M D"), "at": Tensor("M", "int32")},
+        outputs={"y": Tensor("V D", part="M D")}, reference=lambda *x: x,
+        flops=lambda V, M, D: 0, check=[], bench=[],
+    )  # fmt: skip
+    at = {"V": V, "M": M, "D": D}, "bf16"
+    rows = 2 * min(V, M) * D
+    assert (of_rows.bytes_read(*at), of_rows.bytes_written(*at)) == (rows + 4 * M, rows)
+    assert of_rows.held_bytes(*at) == 2 * 2 * V * D + 4 * M >= of_rows.bytes(*at)
+    assert of_rows.axes == ("V", "D", "M")
+
+
 def test_shape_takes_numbers_and_names():
     assert Tensor("M 3 N").shape({"M": 5, "N": 7}) == (5, 3, 7)
     with pytest.raises(KeyError):

@@ -26,6 +26,7 @@ from workbench.adapted.travel import AdaptedError, unpack
 from workbench.compile.launches import use_machine_driver
 from workbench.dsl import INTERPRETED
 from workbench.measurement import inputs
+from workbench.measurement.candidate import WHOLE
 from workbench.spec import (
     ITEMSIZE,
     Impl,
@@ -43,7 +44,6 @@ from workbench.spec import (
 )
 
 SAMPLED, SAMPLE_CHECK = "workbench.adapted.sampled", "workbench.adapted.sample_check"
-WHOLE = 0.97  # share of the bytes of all tensors, from which a launch accesses all of them
 LARGE = 1 << 24  # bytes of all tensors, beyond which the code is asked for those that it accesses
 WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
 

@@ -269,10 +269,9 @@ class Live:
         """Return the seconds beyond the limit that a large problem may take: 50 calls, and about 40
         passes of the check over its tensors in float64."""
         spec, sizes = self._problem.spec, self._problem.sizes
-        bytes_ = spec.bytes(sizes, self._problem.dtype)
-        flops = spec.flops(**sizes)
-        bound = bound_s(self.device, bytes_, flops, self._problem.dtype)
-        return 50 * max(best_s, bound) + 1e-10 * bytes_
+        dtype = self._problem.dtype
+        bound = bound_s(self.device, spec.bytes(sizes, dtype), spec.flops(**sizes), dtype)
+        return 50 * max(best_s, bound) + 1e-10 * spec.held_bytes(sizes, dtype)
 
     def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int

@@ -74,11 +74,12 @@ def size_fault(spec: Spec, sizes: Sizes) -> str | None:
     try:
         for tensor in (*spec.inputs.values(), *spec.outputs.values()):
             tensor.shape(sizes)
+            Tensor(tensor.part or tensor.axes).shape(sizes)
     except ValueError as error:
         return f"do not fit: {error}"
     if reason := spec.refuse(sizes):
         return f"do not fit: {reason}"
-    if 3 * spec.bytes(sizes, "fp32") > MOST_BYTES:
+    if 3 * spec.held_bytes(sizes, "fp32") > MOST_BYTES:
         return "need terabytes of memory"
     return None
 
@@ -93,8 +94,16 @@ def _spec_faults(spec: Spec) -> Iterator[str]:
     for part in ("reference", "flops"):
         if not callable(getattr(spec, part)):
             yield f"`{part}` is {short(getattr(spec, part))}, not a function"
+    yield from _part_faults(spec)
     yield from _tolerance_faults(spec)
     yield from _extent_faults(spec)
+
+
+def _part_faults(spec: Spec) -> Iterator[str]:
+    for name, tensor in (*spec.inputs.items(), *spec.outputs.items()):
+        named = re.findall(r"[A-Za-z_]\w*", tensor.part)
+        if unknown := [axis for axis in named if axis not in spec.axes]:
+            yield f"`part` of {name} names {unknown[0]}, which no tensor has"
 
 
 def _name_fault(whose: str, name: object, allowed: re.Pattern[str]) -> Iterator[str]:
@@ -127,6 +136,10 @@ def _tensor_faults(part: str, tensors: object) -> Iterator[str]:
                     f"{name} has the unknown dtype {short(tensor.dtype)}; "
                     f"known are {', '.join(ITEMSIZE)}{hint}"
                 )
+            if not isinstance(tensor.part, str):
+                yield f"`part` of {name} is {short(tensor.part)}; it is axes, as in 'M N'"
+            else:
+                yield from _axis_faults(name, tensor.part.split())
             if tensor.make is not None and not callable(tensor.make):
                 yield f"`make` of {name} is {short(tensor.make)}, not a function"
 

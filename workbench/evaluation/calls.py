@@ -29,7 +29,7 @@ def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
     """
     chance = random.Random(seed)
     named = [dict(sizes) for sizes in (*spec.check, *spec.bench)]
-    most = 2 * max(spec.bytes(sizes, dtype) for sizes in spec.check)
+    most = 2 * max(spec.held_bytes(sizes, dtype) for sizes in spec.check)
     offered: list[dict[str, int]] = []
     for _ in range(TRIES):
         base = chance.choice(list(spec.check))
@@ -42,7 +42,7 @@ def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
             sizes = spec.nearest_sizes({axis: -(-n // STEP) * STEP for axis, n in moved.items()})
         if sizes in named or sizes in offered or size_fault(spec, sizes) is not None:
             continue
-        if spec.bytes(sizes, dtype) <= most:
+        if spec.held_bytes(sizes, dtype) <= most:
             offered.append(sizes)
         if len(offered) == OFFERED:
             break
@@ -55,7 +55,7 @@ def larger_sizes(spec: Spec, dtype: str, timed: Sizes) -> list[dict[str, int]]:
     results: list[dict[str, int]] = []
     for most_bytes, most_flops in (SOME, ALL):
         sizes = spec.nearest_sizes(dict(timed))
-        while spec.bytes(sizes, dtype) > most_bytes or spec.flops(**sizes) > most_flops:
+        while spec.held_bytes(sizes, dtype) > most_bytes or spec.flops(**sizes) > most_flops:
             axis = max(sizes, key=lambda name: sizes[name])
             step = min(sizes[axis] & -sizes[axis], 128)  # even tiles stay even
             half = max(step, sizes[axis] // 2 // step * step)

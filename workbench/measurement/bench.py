@@ -105,7 +105,7 @@ class Bench:
         count, flushed = set_count(
             self.moved_bytes or self.spec.bytes(self.sizes, self.dtype),
             self.protocol.cache_multiple * self.cache_bytes,
-            Spec.bytes_read(self.spec, self.sizes, self.dtype),  # with what no launch reads
+            self.spec.held_bytes(self.sizes, self.dtype),
         )
         if flushed:
             self._flush = Flush(self.cache_bytes)

@@ -44,6 +44,9 @@ class Untimed(Exception):
     """A call that cannot be timed; the message is a sentence about its launch."""
 
 
+WHOLE = 0.97  # share of the bytes of all tensors, from which a call moves all of them
+
+
 @dataclass(frozen=True)
 class Timed:
     """The time of a config that passed its check."""
@@ -55,6 +58,7 @@ class Timed:
     seed: int | None = None
     repeats: bool | None = None
     programs: int | None = None  # see `Record.checked_programs`
+    moved_bytes: int | None = None  # of a call whose reference moves clearly less than its Spec
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _check(task: MetalTask, driver: MetalDriver, seed: int) -> CheckedTask | Ref
     at = (config, task.device.limits, task.dtype)
     sizes = [s for s in spec.check if impl.rejection_reason(*at, s) is None]
     small = spec.flops(**task.sizes) <= CHECKED_FLOPS
-    small = small and spec.bytes(task.sizes, task.dtype) <= CHECKED_BYTES
+    small = small and spec.held_bytes(task.sizes, task.dtype) <= CHECKED_BYTES
     if small and dict(task.sizes) not in map(dict, sizes):
         sizes.append(task.sizes)
     if not sizes:

@@ -29,7 +29,7 @@ from workbench.data.triton_key import key_of_triton
 from workbench.device import hardware
 from workbench.device.bounds import bound_s, cache_bytes, hot_bound_s
 from workbench.measurement import preflight, rounds
-from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
+from workbench.measurement.candidate import WHOLE, Candidate, Refusal, Timed, Untimed
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import BOOST, Protocol
 from workbench.measurement.rounds import Window
@@ -118,6 +118,13 @@ class _State:
     launches: dict[str, list[str]] = field(default_factory=dict)  # of one call, by config's key
     durations: Spent = field(default_factory=Spent)
     alone: _Alone | None = None  # see `open_alone`
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """Return `Timed.moved_bytes`."""
+        moved = self.bench.moved_bytes
+        every = self.spec.bytes(self.job.sizes, self.job.dtype)
+        return moved if 0 < moved < WHOLE * every else None
 
 
 _now: _State | None = None
@@ -399,7 +406,9 @@ def _first_pass(candidate: Candidate, best_s: float | None, kernel: str | None) 
 
 
 def _timed_result(timing: Measured, checked: Checked, repeats: bool | None = None) -> Timed:
-    return Timed(timing, checked.error, "gpu", checked.bits, _state().job.seed, repeats)
+    state = _state()
+    timed = Timed(timing, checked.error, "gpu", checked.bits, state.job.seed, repeats)
+    return replace(timed, moved_bytes=state.moved_bytes)
 
 
 def _note_kernels(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
@@ -435,7 +444,8 @@ def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
     kernels = _state().launches.get(leader)
     if launches is None or launches != kernels:
         return None
-    return Timed(None, checked.error, "gpu", checked.bits, _state().job.seed)
+    timed = Timed(None, checked.error, "gpu", checked.bits, _state().job.seed)
+    return replace(timed, moved_bytes=_state().moved_bytes)
 
 
 @account_seconds

@@ -152,7 +152,9 @@ class FirstPass:
             self._best = min(record.time_s, self._best or math.inf)
             if record.resources is not None:
                 self._leaders[record.resources.binary] = self._by_key[key]
-                self._results[key] = Timed(record.timing, record.error, record.checked)
+                self._results[key] = Timed(
+                    record.timing, record.error, record.checked, moved_bytes=record.bytes
+                )
 
     def _batch(self) -> list[Candidate]:
         """Return the next candidates to compile: all, unless measured times decide the order."""

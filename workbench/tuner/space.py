@@ -252,6 +252,13 @@ class RecordFactory:
             return self.failure(candidate, result, compiled)
         assert result.timing is not None, "a duplicate has the time of its leader"
         spec, problem = self.problem.spec, self.problem
+        read, moved = (
+            count(problem.sizes, problem.dtype) for count in (spec.bytes_read, spec.bytes)
+        )
+        written = moved - read
+        if result.moved_bytes is not None:
+            moved = result.moved_bytes
+            written = min(written, moved)
         return Record(
             case=candidate.case,
             key=candidate.key,
@@ -260,9 +267,9 @@ class RecordFactory:
             phase=phase,
             timing=result.timing,
             flops=spec.flops(**problem.sizes),
-            bytes=(moved := spec.bytes(problem.sizes, problem.dtype)),
-            bytes_read=(read := spec.bytes_read(problem.sizes, problem.dtype)),
-            bytes_written=moved - read,
+            bytes=moved,
+            bytes_read=moved - written,
+            bytes_written=written,
             checked=result.check,
             error=result.error,
             resources=compiled.resources if compiled else None,

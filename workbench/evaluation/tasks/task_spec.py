@@ -156,7 +156,7 @@ def spec_from(
         and (lambda tensors, sizes, out: functions.objects(tensors, whole(sizes), out)),
         constraint=lambda sizes: functions.constraint(whole(sizes)),
     )
-    small = [s for s in check if spec.bytes(s, "fp32") <= 2 * MOST_BYTES]
+    small = [s for s in check if spec.held_bytes(s, "fp32") <= 2 * MOST_BYTES]
     return replace(spec, check=small or _small(spec, first, second, free))
 
 
@@ -285,7 +285,7 @@ def _small(spec: Spec, first: Sizes, second: Sizes, free: Sequence[str]) -> list
     last = dict(sizes[1])
     for _ in range(8):
         larger = spec.nearest_sizes({a: min(2 * n, spec.bench[0][a]) for a, n in last.items()})
-        if larger == last or spec.bytes(larger, "fp32") > MOST_BYTES or spec.refuse(larger):
+        if larger == last or spec.held_bytes(larger, "fp32") > MOST_BYTES or spec.refuse(larger):
             break
         last = larger
     unique = {tuple(s.items()): s for s in (*sizes, last) if not spec.refuse(s)}
