@@ -1051,7 +1051,9 @@ def mac(monkeypatch):
     looks = iter((0.0, 7.0, 9.0))
 
     def run(sizes, *, check=({"N": 2}, {"N": 4}), mutates=(), refused=(), flops=1, bytes_=1):
-        spec = SimpleNamespace(check=check, flops=lambda N: flops, bytes=lambda s, dtype: bytes_)
+        spec = SimpleNamespace(
+            check=check, flops=lambda N: flops, held_bytes=lambda s, dtype: bytes_
+        )
         impl = type("Impl", (), {
             "mutates": mutates, "title": "k.a", "__call__": lambda self, x, config: log.append(x),
             "rejection_reason": lambda self, *at: "no" if at[-1]["N"] in refused else None,

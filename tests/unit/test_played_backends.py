@@ -497,7 +497,8 @@ class Gpu:
 def live_on(gpu, **more):
     processes = SimpleNamespace(gpu=gpu, compilers=None, libraries=None, **more)
     backend = live.Live(None, prewarm=processes)
-    spec = SimpleNamespace(bytes=lambda sizes, dtype: 4_800_000, flops=lambda N: 0, impls=[])
+    count = dict.fromkeys(("bytes", "held_bytes"), lambda sizes, dtype: 4_800_000)
+    spec = SimpleNamespace(**count, flops=lambda N: 0, impls=[])
     backend._problem = Problem("toy", spec, {"N": 1024}, "bf16")
     return backend
 

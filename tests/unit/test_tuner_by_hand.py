@@ -208,7 +208,8 @@ def test_extents_have_four_binary_figures():
 
 def spec_at(*bench, **more):
     given = {"bench": bench, "nearest_sizes": dict, "refuse": lambda s: None,
-             "bytes": lambda s, d: 4 << 20, "flops": lambda **s: 1}  # fmt: skip
+             "flops": lambda **s: 1}  # fmt: skip
+    given |= dict.fromkeys(("bytes", "held_bytes"), lambda s, d: 4 << 20)
     return SimpleNamespace(**given | more)
 
 
@@ -238,7 +239,8 @@ def test_sizes_that_do_not_fit_are_left_out(monkeypatch):
         return design._is_fit(spec_at(impls=[impl], **more), "bf16", device, {"M": m})
 
     assert fit() and not fit(7) and not fit(refuse=lambda s: "odd")
-    assert fit(bytes=lambda s, d: 4 << 30) and not fit(bytes=lambda s, d: (4 << 30) + 1)
+    assert fit(held_bytes=lambda s, d: 4 << 30)
+    assert not fit(held_bytes=lambda s, d: (4 << 30) + 1)
     for seconds, fits in ((2e-7, True), (1.9e-7, False), (2e-3, True), (2.1e-3, False)):
         bound[0] = seconds
         assert fit() is fits

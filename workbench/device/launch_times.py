@@ -12,7 +12,7 @@ at multiples of 16 elements, where loads are wide.
 Measured sizes of products lie far apart, and the order of configs changes between them: one more
 tile can need one more round of the cores. Boosted trees of `calibrations/trees` (`launch_trees`)
 say what a config takes there, from what the analytic model says of its launches. A kernel has trees
-where they choose better configs at sizes that are left out (`benchmarks/launch_times.py --train`).
+where they choose better configs at sizes that are left out (`benchmarks/launch_trees.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ExpectedLaunch:
     impl: str
     config: Mapping[str, int]
     ratio: float
-    has_defaults: bool = False  # of a table that has each default which was timed
+    has_defaults: bool = False  # each default that was timed is among the table's configs
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class LaunchTimes:
 
     def expect(self, dtype: str, sizes: Sizes, describe: Describe) -> list[ExpectedLaunch]:
         """Return the configs, those that are expected to be the fastest first; none where sizes
-        like these were not measured in numbers as wide."""
+        like these were not measured in numbers as wide, and of trees none that the model cannot
+        predict."""
         import numpy as np
 
         alike = [n for n, one in enumerate(self.dtypes) if ITEMSIZE[one] == ITEMSIZE[dtype]]
@@ -93,12 +94,13 @@ class LaunchTimes:
         return [
             ExpectedLaunch(*self.configs[n], math.exp(expected[n]), self.trees is not None)
             for n in map(int, np.argsort(expected))
+            if math.isfinite(expected[n])
         ]
 
     def _average(
         self, us: NDArray[np.float64], distance: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the mean of log(time / fastest time) of each config, the near sizes first."""
+        """Return the mean of log(time / fastest time) of each config; near sizes count most."""
         import numpy as np
 
         reach = max(REACH, SPARSE * float(distance.min()))

@@ -118,13 +118,7 @@ class _State:
     launches: dict[str, list[str]] = field(default_factory=dict)  # of one call, by config's key
     durations: Spent = field(default_factory=Spent)
     alone: _Alone | None = None  # see `open_alone`
-
-    @property
-    def moved_bytes(self) -> int | None:
-        """Return `Timed.moved_bytes`."""
-        moved = self.bench.moved_bytes
-        every = self.spec.bytes(self.job.sizes, self.job.dtype)
-        return moved if 0 < moved < WHOLE * every else None
+    moved_bytes: int | None = None  # see `Timed.moved_bytes`
 
 
 _now: _State | None = None
@@ -271,7 +265,8 @@ def _prepare_state(job: MeasureJob) -> _State:
     cache, clock = cache_bytes(device), sm_clock(sensors)
     bench = Bench(*at, cache, bound, job.protocol, clock, hot_bound, pair, moved)
     _load_checks(problems[0])
-    return _State(job, spec, bench, device, sensors, problems, kernel)
+    fewer = moved if 0 < moved < WHOLE * spec.bytes(*at[1:]) else None
+    return _State(job, spec, bench, device, sensors, problems, kernel, moved_bytes=fewer)
 
 
 def observe_problems(

@@ -82,7 +82,7 @@ def _is_fit(spec: Spec, dtype: str, device: Device, sizes: Sizes) -> bool:
     except ValueError:  # an axis is not a whole number there
         return False
     least_s = bound_s(device, moved, flops, dtype)
-    if moved > MOST_BYTES or not (LEAST_S <= least_s <= MOST_S):
+    if spec.held_bytes(sizes, dtype) > MOST_BYTES or not (LEAST_S <= least_s <= MOST_S):
         return False
     own = (impl for impl in spec.impls if impl.backend == "triton")
     defaults = ((impl, impl.default(device.limits, dtype, sizes)) for impl in own)
