@@ -105,7 +105,7 @@ def reference_bytes(spec: Spec, sizes: Sizes, dtype: str, seed: int) -> int:
     from workbench.measurement.reference import output_tuple
 
     every = spec.bytes(sizes, dtype)
-    is_small = every <= SOME[0] and spec.flops(**sizes) <= SOME[1]
+    is_small = spec.held_bytes(sizes, dtype) <= SOME[0] and spec.flops(**sizes) <= SOME[1]
     for without_floats in () if spec.has_stored_outputs else (True, False)[: 1 + is_small]:
         reads = Reads(without_floats, OBSERVED_S)
         with suppress(Exception), user_code(f"the reference of the Spec {spec.name}"):
