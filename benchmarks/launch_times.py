@@ -48,8 +48,8 @@ NEAR_BEST = 1.12
 WIDEST = 2**27  # elements of a tensor of rows, at most
 GRAPH_S, WINDOW_S, SAMPLES = 1.2e-4, 2e-3, 5
 HEADS = ("kernel", "sizes", "within 3 %", "within 10 %", "worst", "mean")
-SLOW = 3.0  # times the best so far: not timed, but where
-HOST_S = 3e-4  # ... the estimate is of single calls, whose launch by Gluon can take so long
+SLOW = 3.0  # times the best so far, and HOST_S: not timed
+HOST_S = 3e-4  # that the host's part of a launch may take of a single call
 Times = dict[tuple[str, str], float]  # microseconds by Impl and config
 
 
@@ -209,13 +209,14 @@ def measure(jobs: Sequence[tuple[str, Sizes]], limit_s: float, folder: Path, com
         "versions": ", ".join(f"{n} {environment.versions[n]}" for n in ("torch", "triton")),
         "unit": "microseconds, median of cold calls in a graph",
     }  # fmt: skip
-    tables = {kernel: read_table(kernel)[1] for kernel, _ in jobs}
-    earlier = {kernel: read_table(kernel)[0].get("source", "") for kernel in tables}
+    known = {kernel: read_table(kernel) for kernel, _ in jobs}
+    tables = {kernel: lines for kernel, (_, lines) in known.items()}
     for (kernel, sizes), times in zip(jobs, compile_and_time(jobs, limit_s), strict=False):
         if times:
             others = [line for line in tables[kernel] if line[:2] != (sizes, dtype_of(kernel))]
             tables[kernel] = [*others, (sizes, dtype_of(kernel), times)]
-            sources = [earlier[kernel], f"benchmarks/launch_times.py {command}"]
+            earlier = known[kernel][0].get("source")
+            sources = [earlier, f"benchmarks/launch_times.py {command}"]
             head = {**about, "source": "; ".join(filter(None, sources))}
             write_table(folder / f"{kernel}.csv.gz", head, tables[kernel])
 

@@ -106,10 +106,10 @@ def rms_bounds(**distances: float) -> dict[str, Tolerance]:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: its axes (`"M K"`), its dtype if that is not the one under test, the
-    function that makes it if standard normal values do not suit, and the axes of the part that a
-    call reads or writes if that is not all of it: `"M K"` of a table `"V K"` of whose rows M are
-    looked up.
+    """An input or output: its axes (`"M K"`), its dtype if that is not the one under test, and the
+    function that makes it if standard normal values do not suit. `part` has the axes of what a call
+    reads or writes of it, if that is not all: a table `"V K"` of which M rows are looked up has the
+    part `"M K"`.
 
     An axis is a name, a number, or both joined by `*` and `/`, evaluated from left to right: `"B S
     Hkv*G D"`, `"N K/256*144"`.
@@ -388,9 +388,8 @@ class Spec:
         return {axis: self.extents.get(axis, free).nearest(n) for axis, n in sizes.items()}
 
     def bytes(self, sizes: Sizes, dtype: str) -> int:
-        """Return the least bytes that must move: every input read once, every output written
-        once, of both the part that a call moves. It is the sum of `bytes_read` and
-        `bytes_written`."""
+        """Return the least bytes that must move, the sum of `bytes_read` and `bytes_written`: every
+        input read once, every output written once, or the `part` that a call moves of it."""
         return self.bytes_read(sizes, dtype) + self.bytes_written(sizes, dtype)
 
     def held_bytes(self, sizes: Sizes, dtype: str) -> int:

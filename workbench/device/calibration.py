@@ -216,6 +216,12 @@ def read_rows(path: Path, kernel: str = "") -> tuple[dict[str, str], Iterable[di
     return about, csv.DictReader(table), f"{zlib.crc32(packed):08x}"
 
 
+def shipped_damage(path: Path, error: Exception) -> CalibrationError:
+    """Return the error of a file that comes with the workbench and cannot be parsed."""
+    reason = f"{type(error).__name__}: {short(str(error))}"
+    return CalibrationError(f"{path} is damaged ({reason}); install the workbench again.")
+
+
 def _damaged_error(path: Path, reason: str) -> CalibrationError:
     return CalibrationError(
         f"The calibration {path} is damaged ({reason}); remove it, and measure anew by `workbench "

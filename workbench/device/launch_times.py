@@ -24,9 +24,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.device.calibration import SHIPPED, CalibrationError, plain_numbers, read_rows
+from workbench.device.calibration import SHIPPED, plain_numbers, read_rows, shipped_damage
 from workbench.device.launch_trees import ALIGNED, LaunchTrees, parse_trees, relate
-from workbench.spec import ITEMSIZE, Sizes, short
+from workbench.spec import ITEMSIZE, Sizes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,10 +158,7 @@ def parse_table(path: Path) -> LaunchTimes:
         sizes = [plain_numbers(line["sizes"]) for line in lines]
         dtypes = [line["dtype"] for line in lines]
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise CalibrationError(
-            f"{path} is damaged ({type(error).__name__}: {short(str(error))}); install the "
-            "workbench again."
-        ) from None
+        raise shipped_damage(path, error) from None
     configs = [(head.partition(" ")[0], plain_numbers(head.partition(" ")[2])) for head in heads]
     return LaunchTimes(metadata, configs, sizes, dtypes, np.array(us))
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.record import Predicted, Resources
-from workbench.device.calibration import CalibrationError, read_rows
+from workbench.device.calibration import read_rows, shipped_damage
 from workbench.device.cost_model import estimate_launches
 from workbench.device.hardware import Device
-from workbench.spec import Impl, Sizes, Work, short
+from workbench.spec import Impl, Sizes, Work
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,10 +163,7 @@ def parse_trees(path: Path) -> LaunchTrees:
         )  # fmt: skip
         _require_whole(trees)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise CalibrationError(
-            f"{path} is damaged ({type(error).__name__}: {short(str(error))}); install the "
-            "workbench again."
-        ) from None
+        raise shipped_damage(path, error) from None
     return trees
 
 

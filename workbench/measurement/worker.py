@@ -400,10 +400,10 @@ def _first_pass(candidate: Candidate, best_s: float | None, kernel: str | None) 
     raise AssertionError("unreachable")
 
 
-def _timed_result(timing: Measured, checked: Checked, repeats: bool | None = None) -> Timed:
-    state = _state()
-    timed = Timed(timing, checked.error, "gpu", checked.bits, state.job.seed, repeats)
-    return replace(timed, moved_bytes=state.moved_bytes)
+def _timed_result(timing: Measured | None, checked: Checked, repeats: bool | None = None) -> Timed:
+    state, error, bits = _state(), checked.error, checked.bits
+    moved = state.moved_bytes
+    return Timed(timing, error, "gpu", bits, state.job.seed, repeats, moved_bytes=moved)
 
 
 def _note_kernels(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
@@ -439,8 +439,7 @@ def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
     kernels = _state().launches.get(leader)
     if launches is None or launches != kernels:
         return None
-    timed = Timed(None, checked.error, "gpu", checked.bits, _state().job.seed)
-    return replace(timed, moved_bytes=_state().moved_bytes)
+    return _timed_result(None, checked)
 
 
 @account_seconds

@@ -252,13 +252,9 @@ class RecordFactory:
             return self.failure(candidate, result, compiled)
         assert result.timing is not None, "a duplicate has the time of its leader"
         spec, problem = self.problem.spec, self.problem
-        read, moved = (
-            count(problem.sizes, problem.dtype) for count in (spec.bytes_read, spec.bytes)
-        )
-        written = moved - read
-        if result.moved_bytes is not None:
-            moved = result.moved_bytes
-            written = min(written, moved)
+        at = problem.sizes, problem.dtype
+        moved = spec.bytes(*at) if result.moved_bytes is None else result.moved_bytes
+        written = min(moved, spec.bytes_written(*at))
         return Record(
             case=candidate.case,
             key=candidate.key,
