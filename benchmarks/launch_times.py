@@ -186,10 +186,10 @@ def read_table(kernel: str) -> tuple[dict[str, str], list[tuple[Sizes, str, Time
 
 def compile_and_time(jobs: Sequence[tuple[str, Sizes]], limit_s: float) -> Iterator[Times]:
     """Yield the times of one job after the other, until the time is over."""
-    until = time.monotonic() + limit_s
     with multiprocessing.get_context("spawn").Pool(max(1, os.cpu_count() or 2)) as pool:
         for message in filter(None, pool.imap_unordered(compile_all, jobs)):
             say(message)
+    until = time.monotonic() + limit_s
     for kernel, sizes in jobs:
         if time.monotonic() > until:
             say("the time is over")
