@@ -27,10 +27,10 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ops_choice import FAR, NEAR, PRODUCTS, Sizes, dtype_of, multiple
 from runs import HERE, say, show
 
@@ -39,6 +39,7 @@ from workbench.data.environment import fingerprint
 from workbench.device import hardware
 from workbench.device.bounds import cache_bytes
 from workbench.device.calibration import numbers_text, plain_numbers
+from workbench.device.launch_times import FAR as FAR_SIZES
 from workbench.device.launch_times import LAUNCHES, LaunchTimes, launch_times
 from workbench.spec import Impl
 from workbench.tuner.design import halton
@@ -215,9 +216,10 @@ def measure(jobs: Sequence[tuple[str, Sizes]], limit_s: float, folder: Path, com
         if times:
             others = [line for line in tables[kernel] if line[:2] != (sizes, dtype_of(kernel))]
             tables[kernel] = [*others, (sizes, dtype_of(kernel), times)]
-            earlier = known[kernel][0].get("source")
-            sources = [earlier, f"benchmarks/launch_times.py {command}"]
+            before = known[kernel][0]
+            sources = [before.get("source"), f"benchmarks/launch_times.py {command}"]
             head = {**about, "source": "; ".join(filter(None, sources))}
+            head |= {"defaults": before["defaults"]} if "defaults" in before else {}
             write_table(folder / f"{kernel}.csv.gz", head, tables[kernel])
 
 
@@ -225,19 +227,11 @@ def left_out(table: LaunchTimes) -> list[float]:
     """Return, of each size, the time of the config that the mean of the others chooses over the
     best."""
     ratios = []
-    for n, sizes in enumerate(table.sizes):
-        rest = [m for m in range(len(table.sizes)) if m != n]
-        others = replace(
-            table, sizes=[table.sizes[m] for m in rest], dtypes=[table.dtypes[m] for m in rest],
-            us=table.us[rest], trees=None,
-        )  # fmt: skip
-        keys = [(name, numbers_text(knobs)) for name, knobs in table.configs]
-        here = {key: us for key, us in zip(keys, table.us[n], strict=True) if us == us}
-        expected = others.expect(table.dtypes[n], sizes, lambda name, knobs: None)
-        choices = ((x.impl, numbers_text(x.config)) for x in expected)
-        chosen = next((key for key in choices if key in here), None)
-        if chosen is not None:
-            ratios.append(here[chosen] / min(here.values()))
+    for n, (sizes, dtype) in enumerate(zip(table.sizes, table.dtypes, strict=True)):
+        mean, octaves = table.mean(dtype, sizes, without={n})
+        if octaves <= FAR_SIZES:
+            expected = np.where(np.isnan(table.us[n]), np.inf, mean)
+            ratios.append(float(table.us[n, expected.argmin()] / np.nanmin(table.us[n])))
     return ratios
 
 

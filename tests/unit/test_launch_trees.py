@@ -1,7 +1,6 @@
 """The boosted trees that order a kernel's configs at sizes that were not measured."""
 
 import gzip
-import itertools
 import math
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from workbench.catalog import spec_of
 from workbench.device import hardware
 from workbench.device.calibration import CalibrationError
 from workbench.device.launch_times import TREES, LaunchTimes, launch_times
-from workbench.device.launch_trees import FIELDS, LaunchTrees, launch_features, parse_trees, relate
+from workbench.device.launch_trees import FIELDS, NEAR, LaunchTrees, parse_trees, relate
 from workbench.spec import values
 from workbench.tuner.choice import choices_of
 
@@ -68,7 +67,8 @@ def test_of_a_config_that_the_model_cannot_predict_nothing_is_expected():
     slow_from_two = ([1], [1.5], [-1], [-2], [0.0, 1.0])
     configs = [("rows", {"block": block}) for block in (1, 2, 4)]
     sizes, us = [{"M": 64}], np.ones((1, 3))
-    one = LaunchTimes({}, configs, sizes, ["bf16"], us, trees_of([slow_from_two]))
+    trees = trees_of([slow_from_two])
+    one = LaunchTimes({"defaults": "kept"}, configs, sizes, ["bf16"], us, trees)
 
     def describe(name, knobs):
         block = float(knobs["block"])
@@ -88,14 +88,9 @@ def test_a_launch_is_compared_with_the_others():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_trees_know_the_features_of_their_kernel(kernel):
-    measured, impls = launch_times("sm_90", kernel), {i.name: i for i in spec_of(kernel).impls}
-    known = set()
-    for name, knobs in measured.configs:
-        at = H200, measured.dtypes[0], measured.sizes[0]
-        launch = launch_features(impls[name], impls[name].config(**knobs), *at)
-        relate([launch])
-        known |= launch.keys()
-    assert known == set(measured.trees.features)
+    measured = launch_times("sm_90", kernel)
+    known = {name for one in benchmark.describe(kernel, measured, 0).values() for name in one}
+    assert known - set(NEAR) <= set(measured.trees.features) <= known
     assert {"source", "device", "times"} <= measured.trees.metadata.keys()
 
 
@@ -105,13 +100,39 @@ def test_trees_order_what_was_measured(kernel):
     benchmarks/launch_trees.py`."""
     measured, over = launch_times("sm_90", kernel), []
     for n in range(0, len(measured.sizes), 3):
-        at = measured.sizes[n], measured.dtypes[n]
-        launches = benchmark.describe(kernel, measured, *at)
+        launches = benchmark.describe(kernel, measured, n)
         expected = dict(zip(launches, measured.trees.expect(list(launches.values())), strict=True))
         timed = [c for c in expected if math.isfinite(measured.us[n, c])]
         first = min(timed, key=lambda c: expected[c])
         over.append(measured.us[n, first] / np.nanmin(measured.us[n]))
     assert sorted(over)[int(0.9 * len(over))] <= 1.03 and max(over) <= 1.1
+
+
+def table_of(us, trees=None):
+    """Times of three configs at sizes an octave apart."""
+    configs = [("rows", {"block": block}) for block in (1, 2, 4)]
+    sizes = [{"M": 64, "N": 1024 << n} for n in range(len(us))]
+    return LaunchTimes({}, configs, sizes, ["bf16"] * len(us), np.array(us), trees)
+
+
+def test_the_mean_leaves_out_what_it_is_told_to():
+    one = table_of([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0], [3.0, 2.0, 1.0]])
+    mean, octaves = one.mean("bf16", one.sizes[1])
+    assert octaves == 0 and mean.argmin() == 1
+    mean, octaves = one.mean("bf16", one.sizes[1], without={0, 1})
+    assert octaves == math.sqrt(2) and mean.argmin() == 2  # the axis, and its padding
+    assert one.mean("bf16", one.sizes[1], without={0, 1, 2})[1] == math.inf
+    assert one.mean("fp32", one.sizes[1])[1] == math.inf
+
+
+def test_trees_are_told_what_near_sizes_took():
+    slow_by_the_mean = ([0], [0.1], [-1], [-2], [0.0, 1.0])
+    trees = LaunchTrees({}, NEAR, *(np.array([column]) for column in slow_by_the_mean))
+    found = table_of([[3.0, 1.0, 2.0]], trees).expect(
+        "bf16", {"M": 64, "N": 1024}, lambda name, knobs: {"log time": float(knobs["block"])}
+    )
+    assert found[0].config["block"] == 2 and found[0].ratio < found[1].ratio
+    assert not any(x.has_defaults for x in found)
 
 
 @pytest.mark.parametrize("kernel", ("matmul", "lora", "q4_k_matmul"))
@@ -161,7 +182,5 @@ def test_trees_without_a_line_are_one_sentence(text, tmp_path):
         parse_trees(path)
 
 
-def test_kernels_of_products_have_trees_and_kernels_of_rows_a_mean():
+def test_kernels_of_products_have_trees():
     assert {"matmul", "matvec", "lora", "q4_k_matmul", "fp8_matmul"} <= {*KERNELS}
-    assert not {"softmax", "layer_norm", "reduce"} & {*KERNELS}
-    assert all(a != b for a, b in itertools.pairwise(KERNELS))

@@ -18,14 +18,21 @@ where they choose better configs at sizes that are left out (`benchmarks/launch_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.device.calibration import SHIPPED, plain_numbers, read_rows, shipped_damage
-from workbench.device.launch_trees import ALIGNED, LaunchTrees, parse_trees, relate
+from workbench.device.launch_trees import (
+    ALIGNED,
+    MEAN,
+    NEAR,
+    LaunchTrees,
+    parse_trees,
+    relate,
+)
 from workbench.spec import ITEMSIZE, Sizes
 
 if TYPE_CHECKING:
@@ -55,13 +62,14 @@ class ExpectedLaunch:
     impl: str
     config: Mapping[str, int]
     ratio: float
-    has_defaults: bool = False  # each default that was timed is among the table's configs
+    has_defaults: bool = False  # that were timed are among the table's configs
 
 
 @dataclass(frozen=True)
 class LaunchTimes:
     """The times of one kernel. `us` (sizes, configs) are microseconds, NaN where a config was not
-    timed; `trees` say what the configs take at other sizes, None of a kernel without them."""
+    timed; `trees` say what the configs take at other sizes, None of a kernel without them. Where
+    the metadata say `defaults: kept`, each default that was timed is among the configs."""
 
     metadata: Mapping[str, str]
     configs: Sequence[tuple[str, Mapping[str, int]]]  # the name of the Impl, and its knobs
@@ -76,51 +84,79 @@ class LaunchTimes:
         predict."""
         import numpy as np
 
-        alike = [n for n, one in enumerate(self.dtypes) if ITEMSIZE[one] == ITEMSIZE[dtype]]
-        axes = list(self.sizes[0])
-        if not alike or set(axes) != sizes.keys():
+        mean, octaves = self.mean(dtype, sizes)
+        if octaves > (FAR if self.trees is None else TREES_FAR):
             return []
-        extents = [[self.sizes[n][axis] for axis in axes] for n in alike]
-        places = np.array([_place(one) for one in extents])
-        # what is longer than all that was measured is like the longest
-        here = np.minimum(_place([sizes[axis] for axis in axes]), [*places.max(0)[:-1], APART])
-        distance = np.sqrt(((places - here) ** 2).sum(1))
-        if distance.min() > (FAR if self.trees is None else TREES_FAR):
-            return []
-        if self.trees is None:
-            expected = self._average(self.us[alike], distance)
-        else:
-            expected = expect_by_trees(self.trees, self.configs, describe)
+        expected = mean
+        if self.trees is not None:
+            expected = expect_by_trees(self.trees, self.describe(describe, mean, octaves))
+        has_defaults = self.metadata.get("defaults") == "kept"
         return [
-            ExpectedLaunch(*self.configs[n], math.exp(expected[n]), self.trees is not None)
+            ExpectedLaunch(*self.configs[n], math.exp(expected[n]), has_defaults)
             for n in map(int, np.argsort(expected))
             if math.isfinite(expected[n])
         ]
 
-    def _average(
-        self, us: NDArray[np.float64], distance: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return the mean of log(time / fastest time) of each config; near sizes count most."""
+    def mean(
+        self, dtype: str, sizes: Sizes, without: Collection[int] = ()
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the mean of log(time / fastest time) of each config over the measured sizes but
+        these; near ones count most. And the octaves to the nearest, infinity where sizes like these
+        were not measured in numbers as wide."""
         import numpy as np
 
-        reach = max(REACH, SPARSE * float(distance.min()))
-        weights = np.exp(-((distance / reach) ** 2) / 2) + 1e-9
-        logs = np.minimum(np.log(us / np.nanmin(us, axis=1, keepdims=True)), MOST)
-        mean: NDArray[np.float64] = weights @ np.where(np.isnan(us), UNTIMED, logs) / weights.sum()
-        return mean
+        alike = [
+            n
+            for n, one in enumerate(self.dtypes)
+            if ITEMSIZE[one] == ITEMSIZE[dtype] and n not in without
+        ]
+        if not alike or set(self.sizes[0]) != sizes.keys():
+            return np.full(len(self.configs), np.inf), math.inf
+        places = self._places[alike]
+        # what is longer than all that was measured is like the longest
+        place = _place([sizes[axis] for axis in self.sizes[0]])
+        here = np.minimum(place, [*places.max(0)[:-1], APART])
+        distance = np.sqrt(((places - here) ** 2).sum(1))
+        octaves = float(distance.min())
+        weights = np.exp(-((distance / max(REACH, SPARSE * octaves)) ** 2) / 2) + 1e-9
+        return weights @ self._logs[alike] / weights.sum(), octaves
+
+    @cached_property
+    def _places(self) -> NDArray[np.float64]:
+        import numpy as np
+
+        return np.array([_place([one[axis] for axis in self.sizes[0]]) for one in self.sizes])
+
+    @cached_property
+    def _logs(self) -> NDArray[np.float64]:
+        """Log(time / fastest time there) of each config at the measured sizes."""
+        import numpy as np
+
+        logs = np.log(self.us / np.nanmin(self.us, axis=1, keepdims=True))
+        return np.where(np.isnan(logs), UNTIMED, np.minimum(logs, MOST))
+
+    def describe(
+        self, describe: Describe, mean: NDArray[np.float64], octaves: float
+    ) -> list[dict[str, float] | None]:
+        """Return the features of each config's launch, for trees; None where the model cannot
+        predict it."""
+        launches = [describe(name, knobs) for name, knobs in self.configs]
+        for launch, log in zip(launches, mean.tolist(), strict=True):
+            if launch is not None:
+                launch |= {MEAN: log, NEAR[-1]: octaves}
+        relate([one for one in launches if one is not None])
+        return launches
 
 
 def expect_by_trees(
-    trees: LaunchTrees, configs: Sequence[tuple[str, Mapping[str, int]]], describe: Describe
+    trees: LaunchTrees, described: Sequence[dict[str, float] | None]
 ) -> NDArray[np.float64]:
     """Return log(time / fastest time) of each config; infinity where the model says nothing."""
     import numpy as np
 
-    described = [describe(name, knobs) for name, knobs in configs]
     known = [n for n, one in enumerate(described) if one is not None]
     launches = [one for one in described if one is not None]
-    relate(launches)
-    expected = np.full(len(configs), np.inf)
+    expected = np.full(len(described), np.inf)
     if launches:
         expected[known] = trees.expect(launches)
     return expected

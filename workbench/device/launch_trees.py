@@ -7,7 +7,7 @@ children, and the values of the leaves. A child below zero is leaf -1 - child, a
 is log(time / fastest time at these sizes).
 
 Features are what the analytic model says of a launch before it is compiled, the sizes, whether each
-is a multiple of 16 elements, and the knobs.
+is a multiple of 16 elements, the knobs, and of kernels of rows what the config took at near sizes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ALIGNED = 16  # elements
 NO_KNOB = -1.0  # of an Impl that lacks a knob of another
+MEAN = "mean of near sizes"  # of log(time / fastest time) there
+NEAR = (MEAN, f"{MEAN} over least", "octaves to the nearest")  # features that need a table
 DECIMALS = 3
 FIELDS = ("split_feature", "threshold", "left_child", "right_child", "leaf_value")  # LightGBM's
 
@@ -117,7 +119,9 @@ def _model_features(
     done = sum(2 * w.tiles * w.steps * w.products * math.prod(w.dot) for w in works if w.dot)
     pairs = zip(works, resources, strict=True)
     work, launch = max(pairs, key=lambda one: one[0].tiles * one[0].steps * one[0].load_bytes)
-    per_core = work.tiles / device.limits.cores
+    per_core, loaded = work.tiles / device.limits.cores, max(1, work.load_bytes)
+    warps, most = launch.threads / device.limits.warp_size, max(1, launch.blocks_per_core)
+    resident, rounds = min(most, math.ceil(per_core)), per_core / most
     return {
         "log time": math.log(total_s),
         **{f"log share of {name}": _log_share(s, total_s) for name, s in shares.items()},
@@ -130,7 +134,15 @@ def _model_features(
         "fill": per_core / math.ceil(per_core),
         "registers": float(launch.registers),
         "blocks per core": float(launch.blocks_per_core),
-        "warps": launch.threads / device.limits.warp_size,
+        "warps": warps,
+        "resident warps": resident * warps,
+        "rounds": float(math.ceil(rounds)),  # of as many tiles as are resident at once
+        "log2 rounds": math.log2(rounds),
+        "fill of rounds": rounds / math.ceil(rounds),
+        "log2 bytes of a thread": math.log2(loaded / launch.threads),
+        "log2 bytes of a step": math.log2(loaded),
+        "log2 bytes of a core": math.log2(loaded * max(1, work.steps) * max(1, per_core)),
+        "log2 resident bytes": math.log2(loaded * resident),
     }
 
 
@@ -141,9 +153,11 @@ def _log_share(term_s: float | None, total_s: float) -> float:
 
 def relate(launches: Sequence[dict[str, float]]) -> None:
     """Add to the features of all launches that are compared what is relative to the others."""
-    least = min((one["log time"] for one in launches), default=0.0)
-    for one in launches:
-        one["log time over least"] = one["log time"] - least
+    for name in ("log time", MEAN):
+        least = min((one[name] for one in launches if name in one), default=0.0)
+        for one in launches:
+            if name in one:
+                one[f"{name} over least"] = one[name] - least
 
 
 def parse_trees(path: Path) -> LaunchTrees:
