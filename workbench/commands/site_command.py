@@ -16,7 +16,7 @@ from workbench.commands.console import doing, say_result
 from workbench.commands.result import write_result
 from workbench.commands.stored import damage_text, stored_runs
 from workbench.data.clock import folder_of, timestamp
-from workbench.data.database import History, RunFacts
+from workbench.data.database import BestTime, History, RunFacts
 from workbench.data.exits import PASSED
 from workbench.data.files import reason_of
 from workbench.data.interrupts import Interrupts
@@ -24,7 +24,6 @@ from workbench.data.temporary import temporary_folder
 from workbench.data.units import amount
 from workbench.reports.history_site import (
     ListedChange,
-    PredictedTime,
     Site,
     file_of,
     index_page,
@@ -222,20 +221,19 @@ def _collect(history: History, runs: dict[str, RunFacts]) -> Collected:
 
 def _predicted_times(
     history: History, runs: dict[str, RunFacts], collected: Collected
-) -> list[PredictedTime]:
+) -> list[BestTime]:
     """Return the best prediction of the newest run of each problem without any measured time."""
     measured = collected.problems
-    newest: dict[tuple[str, ...], tuple[tuple[float, float], PredictedTime]] = {}
+    newest: dict[tuple[str, ...], tuple[tuple[float, float], BestTime]] = {}
     for row in history.best_times("predict"):
         problem = (row.kernel, row.sizes, row.dtype, row.device)
         if problem in measured:
             continue
         known = runs.get(row.run)
         order = (known.started_s if known else 0.0, -row.time_s)
-        time = PredictedTime(*problem, row.impl, row.time_s, row.run)
         if problem not in newest or order > newest[problem][0]:
-            newest[problem] = (order, time)
-    return sorted(time for _, time in newest.values())
+            newest[problem] = (order, row)
+    return [newest[problem][1] for problem in sorted(newest)]
 
 
 def _branches_of(series: Sequence[HistorySeries], main: str) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from workbench.data.clock import slug
+from workbench.data.database import BestTime
 from workbench.data.record import Ratio
 from workbench.data.units import amount, duration, rough, span_text, text_of, unit_of
 from workbench.device.error_band import devices_words
@@ -36,25 +37,13 @@ class ListedChange:
     commits: Between
 
 
-class PredictedTime(NamedTuple):
-    """The newest predicted time, in seconds, of a problem that has no measured one."""
-
-    kernel: str
-    sizes: str
-    dtype: str
-    device: str
-    impl: str
-    time_s: float
-    run: str
-
-
 @dataclass
 class Site:
     """What the pages show."""
 
     series: Sequence[HistorySeries]
     changes: Sequence[ListedChange]
-    predictions: Sequence[PredictedTime]
+    predictions: Sequence[BestTime]  # the newest of problems without a measured time
     branches: Sequence[str]  # the one to show first comes first
     commits: Mapping[str, CommitText] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)  # page of a run, from the site's root
@@ -188,7 +177,7 @@ def _cells(
     site: Site,
     devices: Mapping[str, Sequence[HistorySeries]],
     problem: tuple[str, str, str],
-    only: Mapping[tuple[str, str, str, str], PredictedTime],
+    only: Mapping[tuple[str, str, str, str], BestTime],
 ) -> dict[tuple[int, ...], tuple[Any, ...]]:
     """Return the cells of a problem, by the numbers of the branches that have these."""
     grouped: dict[tuple[Any, ...], list[int]] = {}
@@ -277,7 +266,7 @@ def _trend(series: HistorySeries, branch: str) -> tuple[str, str]:
     return f"no step in {clean} commits", "steady"
 
 
-def _predicted_cell(predicted: PredictedTime) -> Cell:
+def _predicted_cell(predicted: BestTime) -> Cell:
     time = f"~{rough(predicted.time_s)}"
     return Cell("", time, f"{predicted.impl}, predicted", is_predicted=True)
 
