@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -364,11 +364,3 @@ def _is_unsupported(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def accepted_sizes(
-    candidate: Candidate, limits: Any, dtype: str, every: Sequence[Mapping[str, int]]
-) -> list[Mapping[str, int]]:
-    """Return those of the sizes that do not reject the candidate's config."""
-    impl, config = candidate.impl, candidate.config
-    return [s for s in every if impl.rejection_reason(config, limits, dtype, s) is None]

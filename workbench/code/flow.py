@@ -53,10 +53,6 @@ class FlowGraph:
         """Return all loops, each with its depth, outer ones before those inside."""
         return [x for loop in self.loops for x in loop.all()]
 
-    def block_at(self, instruction: int) -> Block:
-        """Return the block that holds an instruction."""
-        return next(b for b in self.blocks if b.start <= instruction < b.end)
-
 
 def flow_graph(listing: Listing) -> FlowGraph:
     """Return blocks and loops of a listing."""

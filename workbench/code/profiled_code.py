@@ -24,16 +24,11 @@ NO_LIVE = (
 )
 
 
-def rows_by_address(table: InstructionTable) -> list[int]:
-    """Return the rows of a table in the order of their addresses, each address once."""
-    rows = {address: row for row, address in reversed(list(enumerate(table.addresses)))}
-    return [rows[address] for address in sorted(rows)]
-
-
 def listing_of(table: InstructionTable) -> Listing:
     """Return the instructions of a profile as a listing, in the order of their addresses, with
     offsets in place of addresses."""
-    rows = rows_by_address(table)
+    by_address = {address: row for row, address in reversed(list(enumerate(table.addresses)))}
+    rows = [by_address[address] for address in sorted(by_address)]  # each address once
     if not rows:
         return Listing()
     return read_sass("\n".join(_lines(table, rows)))

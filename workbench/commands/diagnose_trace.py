@@ -151,7 +151,10 @@ def run_report(result: RunResult) -> DiagnosisReport:
         )
     longest = sorted(counted, key=lambda p: -(p.total_s or 0.0))[:MOST_KERNELS]
     names = _names([(p.name, "" if p.kernel else p.launch) for p in longest])
-    launches = [_counted_launch(p, name) for p, name in zip(longest, names, strict=True)]
+    launches = [
+        CountedLaunch(name, profile_metrics(p), bool(p.kernel), p.lines)
+        for p, name in zip(longest, names, strict=True)
+    ]
     plain = _plain_of(result, launches)
     source = f"{run.name}, run {run.id}"
     more = _diagnose_launches(launches, source, plain, _whole_call(result, counted))
@@ -208,11 +211,6 @@ def _names(launches: Sequence[tuple[str, str]]) -> list[str]:
     `mm #1`, as they may differ in all but their name."""
     counts = Counter(name for name, _ in launches)
     return [f"{name} #{id}" if id and counts[name] > 1 else name for name, id in launches]
-
-
-def _counted_launch(profile: Profile, name: str) -> CountedLaunch:
-    metrics = profile_metrics(profile)
-    return CountedLaunch(name, metrics, bool(profile.kernel), profile.lines)
 
 
 def _whole_call(result: RunResult, counted: Sequence[Profile]) -> CountedLaunch | None:

@@ -64,8 +64,8 @@ def footprint_of(
     programs = math.prod(grid)
     seen = _Seen(inputs, programs)
     needed = needed_values(function, lambda op: op.word in WRITES)
-    largest = _largest_store(function)
-    step = max(1, CHUNK // largest)
+    stores = [op for op in every_op(function.body) if op.word in WRITES]
+    step = max(1, CHUNK // max((pointer_type(op).count for op in stores), default=1))
     for begin in range(0, programs, step):
         numbers = np.arange(begin, min(programs, begin + step))
         _WriteWalk(function, numbers, grid, inputs, needed, seen)
@@ -75,11 +75,6 @@ def footprint_of(
     }
     written = tuple(tensor.result() for tensor in seen.tensors.values())
     return Footprint(programs, written, writers)
-
-
-def _largest_store(function: Function) -> int:
-    stores = [op for op in every_op(function.body) if op.word in WRITES]
-    return max((pointer_type(op).count for op in stores), default=1)
 
 
 class _Writers:

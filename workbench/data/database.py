@@ -386,8 +386,9 @@ class History(Closing):
 
     def _insert_run(self, db: sa.Connection, run: Run) -> None:
         row = _run_row(run)
-        environment = _environment_row(run.environment, row["environment"])
-        _insert_once(db, _ENVIRONMENTS, environment)
+        environment = {**vars(run.environment), "payload": dumps(run.environment)}
+        environment["id"] = row["environment"]
+        _insert_once(db, _ENVIRONMENTS, _table_row(_ENVIRONMENTS, environment))
         if _insert_once(db, _RUNS, row):
             return
         stored = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == run.id))
@@ -954,11 +955,6 @@ def _insert_all(db: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, 
     db.execute(insert(table).on_conflict_do_nothing(), list(rows))
 
 
-def _environment_row(environment: Environment, identity: str) -> dict[str, Any]:
-    values = {**vars(environment), "id": identity, "payload": dumps(environment)}
-    return _table_row(_ENVIRONMENTS, values)
-
-
 def _run_row(run: Run) -> dict[str, Any]:
     values = {**vars(run), "environment": environment_id(run.environment), "payload": dumps(run)}
     values |= {"started_epoch_s": epoch_of(run.started), "state": "running"}
@@ -1065,7 +1061,7 @@ def _sqlite(place: URL, reading: bool) -> sa.Engine:
     engine = sa.create_engine(place, connect_args={"timeout": _BUSY_S})
     sa.event.listen(engine, "connect", _set_up_sqlite)
     if reading:
-        sa.event.listen(engine, "connect", _never_write)
+        sa.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA query_only=ON"))
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -1109,10 +1105,6 @@ def _reading_url(place: URL, path: Path) -> URL:
 
 def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK)
-
-
-def _never_write(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA query_only=ON")
 
 
 def _set_up_sqlite(connection: Any, _: object) -> None:

@@ -134,7 +134,10 @@ class _PlanRecorder:
     def call(self, impl: Any, config: Any, layout: Sequence[PlannedView]) -> PlannedCall:
         """Return the plan of one call."""
         self._steps, self._memory = [], _CallMemory()
-        inputs = [_meta_tensor(view) for view in layout]
+        inputs = [
+            torch.empty_strided(v.shape, v.strides, dtype=getattr(torch, v.dtype), device="meta")
+            for v in layout
+        ]
         for x in inputs:
             self._memory.add(x)
         operators = _RecordedOperators(self._memory, self._steps)
@@ -251,11 +254,6 @@ def _free_names(text: str) -> list[str]:
     own = {n.id for n in names if isinstance(n.ctx, ast.Store)}
     own |= {n.arg for n in nodes if isinstance(n, ast.arg)}
     return list(dict.fromkeys(n.id for n in names if n.id not in own))
-
-
-def _meta_tensor(view: PlannedView) -> Any:
-    dtype = getattr(torch, view.dtype)
-    return torch.empty_strided(view.shape, view.strides, dtype=dtype, device="meta")
 
 
 class _RecordedOperators(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torch is here

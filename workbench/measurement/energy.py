@@ -95,11 +95,6 @@ class EnergyWindow:
         """Average power in watts."""
         return self.joules / self.lasted_s
 
-    @property
-    def call_joules(self) -> float:
-        """Joules of one call."""
-        return self.joules / self.calls
-
 
 class WentBack(EnergyError):
     """The counter fell: the driver was loaded anew, or the counter began again."""
@@ -266,7 +261,7 @@ def energy_of(
     windows: Sequence[EnergyWindow], idle_w: float, step_s: float, source: str, regime: str
 ) -> Energy:
     """Return the energy of windows: medians, and the interval from order statistics."""
-    each = [window.call_joules for window in windows]
+    each = [window.joules / window.calls for window in windows]
     low, high = stats.median_interval(each)
     return Energy(
         joules=stats.median(each),

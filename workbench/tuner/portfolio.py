@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.spec import WorkbenchError
@@ -144,12 +144,9 @@ class _Cover:
         if len(members) + self._least(left) > len(self._best):
             return
         hardest = min(left, key=lambda s: (len(self._serving[s]), s))
-        for member in self._order_configs(hardest, left):
+        keys = self._serving[hardest]
+        for member in sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._sum(k), k)):
             self._visit((*members, member), left - self._covers[member])
-
-    def _order_configs(self, size: str, left: frozenset[str]) -> Iterator[str]:
-        keys = self._serving[size]
-        yield from sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._sum(k), k))
 
     def _least(self, left: frozenset[str]) -> int:
         """Return a lower bound of the configs still needed: none serves more of the sizes left than
