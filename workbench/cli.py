@@ -98,8 +98,7 @@ def _run(options: Options) -> int:
 
 @cache
 def app_of(shown: str | None = None) -> typer.Typer:
-    """Return the command line, with the command `shown` only, if it is one; the options of all
-    without it."""
+    """Return the command line, of the command `shown` if it is one; with all options without it."""
     app = typer.Typer(name="workbench", add_completion=True, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(workbench)
     add_commands(app, _run, shown)
@@ -123,8 +122,7 @@ def __getattr__(name: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code, one of `data.exits`: 2 after an error, which is printed
-    in one sentence, 4 after a fault of the workbench itself, and 128 and the signal's number after
-    a signal."""
+    in one sentence, 4 after a fault of the workbench itself, 128 and the number after a signal."""
     _open_closed_streams()
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -166,8 +164,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _take_debug(words: list[str]) -> bool:
-    """Remove `--debug` from the words of a command line, wherever it stands; return whether it was
-    there."""
+    """Remove `--debug` from a command line, wherever it stands; return whether it was there."""
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"] + words[end:]
     given = len(kept) < len(words)

@@ -49,8 +49,7 @@ class Kept:
 
     @cached_property
     def written_elements(self) -> Mapping[str, Any]:
-        """Which elements of the expected outputs are known, by name; all of a name that is not
-        there."""
+        """Which elements of the expected outputs are known, by name; all of other names."""
         return self._read(WRITTEN) if (self._folder / WRITTEN).is_file() else {}
 
     @cached_property

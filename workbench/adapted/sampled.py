@@ -135,8 +135,7 @@ def examine_code(
 
 
 def _edges(call: Call) -> dict[str, Any]:
-    """Return elements of each tensor by the name of the argument: corners, the middle, random
-    ones."""
+    """Return elements of each tensor by its argument: corners, the middle, random ones."""
     import numpy as np
 
     dice = np.random.default_rng(SEED)

@@ -271,8 +271,7 @@ def _reason_unpredictable(part: TimingTask) -> str:
 def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
-    """Return the time by the model of the device. Raises ValueError where the device lacks a
-    figure."""
+    """Return the time by the device's model. Raises ValueError where the device lacks a figure."""
     return method_for(device).predict(problem, candidate, compiled, device)
 
 

@@ -35,8 +35,7 @@ class StallSamples:
         return sum(self.counts)
 
     def reason(self, place: int) -> str:
-        """Return the reason to stall with the most samples of an instruction; empty where it is not
-        known."""
+        """Return the reason to stall with the most samples of an instruction; empty if unknown."""
         return next((reason for reason, _ in self.main_stalls([place])), "")
 
     def main_stalls(self, places: Sequence[int]) -> list[tuple[str, float]]:

@@ -177,8 +177,7 @@ def loop_levels(listing: Listing) -> tuple[set[int], list[set[int]]]:
 
 
 def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return the strongly connected components that hold a cycle (Tarjan 1972), without
-    recursion."""
+    """Return the strongly connected components with a cycle (Tarjan 1972), not recursive."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

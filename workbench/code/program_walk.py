@@ -177,8 +177,7 @@ class SampledWalk(ProgramValues):
     def _walk_in_turn(
         self, op: Op, head: LoopHead, start: Sequence[Value], outer: Any
     ) -> list[Value]:
-        """Walk the first trips one after the other, in place of all; return what the last
-        yields."""
+        """Walk the first trips one by one, in place of all; return what the last yields."""
         values, walked = list(start), np.minimum(head.trips, IN_TURN)
         share = head.trips / np.maximum(1, walked) * outer
         for at in range(int(walked.max())):

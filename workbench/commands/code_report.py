@@ -201,8 +201,7 @@ def _profile_code(path: Path, launch: int | None) -> _Read:
 
 
 def _compile_operand(options: CodeOptions, spec: Spec, version: Spec, operand: Operand) -> _Read:
-    """Return the code of an operand in a version of the kernel, at the sizes of the kernel as it
-    is."""
+    """Return the code of an operand in a version of the kernel, at the present kernel's sizes."""
     sizes, device = sizes_of(spec, options.sizes), chosen_device(options.device)
     impl, config = operand.choose(version, device.limits, options.dtype, sizes)
     if impl.backend != "triton":

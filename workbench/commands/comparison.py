@@ -203,8 +203,7 @@ def run_comparisons(
 
 
 def draw_comparisons(recorder: Recorder, folder: Path, profiles: Sequence[Profile] = ()) -> Path:
-    """Write the page of the comparisons so far, with the profiles of the operands. Returns its
-    path."""
+    """Write the page of the comparisons so far, with the operands' profiles. Returns its path."""
     from workbench.reports.compare import page
 
     html = page(recorder.run, recorder.outcomes, recorder.comparisons, profiles=profiles)

@@ -174,8 +174,7 @@ def run_report(result: RunResult) -> DiagnosisReport:
 
 
 def _window_of(timeline: Sequence[Finding]) -> float | None:
-    """Return the seconds of the window that is stored with a trace of one device; None of
-    several."""
+    """Return the seconds of the window stored with a trace of one device; None of several."""
     devices = [f for f in timeline if not f.rule]
     if len(devices) != 1:
         return None

@@ -192,8 +192,7 @@ class _TooOld(Exception):
 
 
 def _gpus_of_torch() -> Sequence[CudaGpu]:
-    """Return the GPUs that torch itself names. ROCm's runtime was never there to be asked without
-    it."""
+    """Return the GPUs that torch names. ROCm's runtime was never there to be asked without it."""
     import torch
 
     from workbench.device.cuda_driver import CudaGpu
@@ -345,8 +344,7 @@ def _binary_tool(name: str, triton: Path | None) -> Check:
 
 
 def _xcode() -> Iterator[Check]:
-    """Yield Xcode, and Apple's recorder: `xcrun` is there without Xcode, and names what it would
-    start."""
+    """Yield Xcode, and Apple's recorder: `xcrun` is there without Xcode, and names its target."""
     from workbench.data.environment import output_of
 
     remedy = "install Xcode, and point to it with xcode-select -s /Applications/Xcode.app"

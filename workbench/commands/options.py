@@ -59,8 +59,7 @@ class Options:
     IMPORTS_HERE: ClassVar[bool] = True  # modules of the current folder, after all others
 
     def __init_subclass__(cls) -> None:
-        """Make the class a dataclass, of the name and with the help of the command: those of its
-        file."""
+        """Make the class a dataclass; the command's name and help are those of its file."""
         cls.COMMAND = _NAMES[cls.__module__.rpartition(".")[2]]
         cls.__doc__ = sys.modules[cls.__module__].__doc__
         dataclass(frozen=True)(cls)
@@ -95,8 +94,7 @@ class Options:
 
 
 class TakesProgram:
-    """What options classes share whose command takes `--` and a program: the parser hands both on
-    in `target`."""
+    """What options of commands share that take `--` and a program: both are in `target`."""
 
     TAKES_PROGRAM: ClassVar[bool] = True
     target: tuple[str, ...]

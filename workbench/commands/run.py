@@ -151,8 +151,7 @@ def check_writable(folder: Path, file: Path | None = None, flag: str = "--events
 
 
 def check_idle(backend: Backend, require: Sequence[str]) -> None:
-    """Raise CommandError if an idle GPU is required, and another process uses it or none takes
-    part."""
+    """Raise CommandError if an idle GPU is required, and it is in use, or none takes part."""
     if "idle-gpu" not in require:
         return
     if backend.predicts:

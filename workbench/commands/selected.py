@@ -17,16 +17,14 @@ from workbench.tuner.choice import tuned_entry
 
 @dataclass
 class Selected:
-    """The Impls that are measured, each with its config: as requested, else tuned, else the
-    default."""
+    """The Impls to measure, each with its config: as requested, else tuned, else the default."""
 
     operands: Sequence[Operand]
     cache: Tuned
     backend: Backend
 
     def names(self, spec: Spec) -> list[str]:
-        """Return the names of the requested Impls; of all that run on the device if none was
-        requested."""
+        """Return the names of the requested Impls; without any, of all that run on the device."""
         return [o.impl or "" for o in self.operands] or [
             i.name for i in own_impls(spec, self.backend.device.backend)
         ]

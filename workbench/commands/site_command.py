@@ -278,8 +278,7 @@ def check_place(out: Path) -> None:
 
 def write_folder(out: Path, pages: Iterable[tuple[str, str]]) -> None:
     """Write the pages, each with its path in the site, beside the folder, which they then replace
-    as a whole. Ctrl-C and errors leave the old folder. Raises SiteError where nothing can be
-    written."""
+    as a whole. Ctrl-C and errors leave the old folder. Raises SiteError if it cannot write."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with Interrupts() as interrupts, temporary_folder(out.parent, PREFIX) as draft:

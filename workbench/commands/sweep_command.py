@@ -236,8 +236,7 @@ class SweepCommand:
         return write_run_page(folder_of(self.options.out, result.run.id), html)
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
-        """Write and print the smallest set of configs that serves all sizes, if there are
-        several."""
+        """Write and print the smallest set of configs that serves all of several sizes."""
         tables, note = tables_of_alike_gpus(self.tables, [r.run for r in self.results])
         if note:
             self.console.warn(note)
@@ -428,8 +427,7 @@ class _OneSize:
             ) from None
 
     def _obtain(self, engine: Engine, recorder: Recorder) -> None:
-        """Obtain all outcomes, each stored before the next. Ctrl-C ends it early, with all so
-        far."""
+        """Obtain all outcomes, each stored before the next. Ctrl-C ends it with all so far."""
         console, started = self.command.console, self.command.start_s
         try:
             for result in engine.outcomes():

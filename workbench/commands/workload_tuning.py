@@ -135,8 +135,7 @@ class LaunchSweeper:
     gpu: ClusterGpu | None = None
 
     def sweep(self, launch: RebuiltLaunch, seconds: float) -> SweptLaunch:
-        """Return a launch with the times of its configs. Raises WorkbenchError where none has
-        one."""
+        """Return a launch with its configs' times. Raises WorkbenchError where none has one."""
         options: TuneOptions = {"out": self.options.out, "quiet": True}
         if self.options.device is not None:
             options["device"] = self.options.device

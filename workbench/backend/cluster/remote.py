@@ -234,8 +234,7 @@ NOT_HERE = "is not timed on the GPUs of a cluster; `workbench measure` times it 
 
 
 class ClusterLive(Live):
-    """The live backend on one GPU of a cluster. Compiles on all workers of it that have the
-    kernel."""
+    """The live backend on one GPU of a cluster. Compiles on all its workers with the kernel."""
 
     def __init__(
         self, gpu: ClusterGpu, kernel: str, repository: Path | None, rules: Protocol | None = None

@@ -76,8 +76,7 @@ def missing(paths: Sequence[Path]) -> list[Path]:
 
 
 def run_in_pool(task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
-    """Run a task, such as `compile_task`, in a process of this worker's pool. Returns its
-    result."""
+    """Run a task, such as `compile_task`, in this worker's pool. Returns its result."""
     pool = _pool()
     if args and isinstance(args[0], CompileJob):
         args = (_replace_claims(args[0]), *args[1:])
@@ -91,8 +90,7 @@ _exits = ExitStack()
 
 
 def _pool() -> Workers:
-    """Return the pool of this worker, one process a thread of Dask's, started when it is first
-    needed."""
+    """Return the pool of this worker, one process a thread of Dask's, started when needed."""
     from distributed import get_worker
 
     _let_have_children()
