@@ -11,6 +11,7 @@ from workbench.code.code_reading import CodeError, MachineCode
 from workbench.code.flow import flow_graph
 from workbench.code.listing import Listing, read_sass
 from workbench.code.partitions import specialisation
+from workbench.data.record import group_by
 from workbench.traces.trace import Dispatch, InstructionTable
 
 MAJOR, MINOR = (f"device__attribute_compute_capability_{part}" for part in ("major", "minor"))
@@ -79,9 +80,7 @@ def code_of_profile(
     if launch is not None and launch not in numbers:
         text = ", ".join(map(str, numbers[:20]))
         raise CodeError(f"{file} has no instructions of launch {launch}; name one of {text}.")
-    groups: dict[str, list[tuple[int, Dispatch]]] = {}
-    for number, dispatch in known:
-        groups.setdefault(_identity(dispatch), []).append((number, dispatch))
+    groups = group_by(known, lambda each: _identity(each[1]))
     if launch is None:
         chosen = max(groups, key=lambda key: sum(_weight(d) for _, d in groups[key]))
     else:

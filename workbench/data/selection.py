@@ -22,6 +22,7 @@ from workbench.data.record import (
     Record,
     Run,
     Stage,
+    group_by,
 )
 from workbench.data.units import three_digits
 from workbench.spec import label
@@ -430,9 +431,7 @@ def representatives(
     """Return one record for each config that was timed, in the given order: its own, or that of a
     duplicate: of a launch of today (by key), or of an Impl that the kernel's file lists first."""
     order = {key: place for place, key in enumerate(launches)}
-    alike: dict[str, list[Record]] = {}
-    for record in records:
-        alike.setdefault(_binary(record), []).append(record)
+    alike = group_by(records, _binary)
     return [
         min(
             (leader, *(r for r in alike[_binary(leader)] if r.same_as and same_code(r, leader))),

@@ -21,7 +21,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Predicted, Resources
+from workbench.data.record import Predicted, Resources, group_by
 from workbench.data.stats import median
 from workbench.device.bounds import bound_s
 from workbench.device.calibration import CalibrationTime, calibration_of
@@ -236,9 +236,7 @@ class CalibratedKernel:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.places, self.logs = places, logs
         self.correction = Correction(device.limits, places, logs)
-        self._config_places: dict[tuple[str, Any], list[ModelledConfig]] = {}
-        for place in places:
-            self._config_places.setdefault((place.impl.name, place.config), []).append(place)
+        self._config_places = group_by(places, lambda place: (place.impl.name, place.config))
         self._tiles: dict[int, object] = {}
         self.impls = {place.impl.name for place in places}  # that were measured
 

@@ -10,7 +10,7 @@ from typing import Any
 from workbench import catalog
 from workbench.catalog.source import code_hash
 from workbench.data.plain import Damage
-from workbench.data.record import Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Measured, Outcome, Predicted, Record, Run, group_by
 from workbench.data.selection import bit_classes, config_key, ranking, relevant, same_bits, select
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, plain_entry
 from workbench.spec import Limits, Spec, values
@@ -28,11 +28,9 @@ def entries_of(
     `sources` is the `code_hash` of each Impl, by name, and `defaults` its default config, with
     whose bits those of the best are compared.
     """
-    mine: dict[str, list[Outcome]] = {}
-    for outcome in relevant(run, outcomes):
-        if not outcome.case.is_baseline:
-            mine.setdefault(outcome.case.impl, []).append(outcome)
-    stand = [o for o in ranking(relevant(run, outcomes)) if isinstance(o, Record)]
+    every = relevant(run, outcomes)
+    mine = group_by((o for o in every if not o.case.is_baseline), lambda o: o.case.impl)
+    stand = [o for o in ranking(every) if isinstance(o, Record)]
     # Of all Impls: a sweep of one takes in the launch that is the fastest so far, of any Impl.
     whole = select(replace(run, impls={impl: {} for impl in mine}), outcomes)
     selections = {s.winner.case.impl: s for s in (select(run, outcomes), whole) if s.winner}
