@@ -193,24 +193,13 @@ def _run_on(host: str, words: Sequence[str]) -> int:
 
 
 def _run_here(words: list[str]) -> Any:
-    command = _command_of(words)
-    if command is not None and command.TAKES_PROGRAM:
-        _keep_dashes(words)
+    names = (" ".join(words[:number]) for number in (1, 2))
+    command = next((options_of(name) for name in names if name in COMMANDS), None)
+    if command is not None and command.TAKES_PROGRAM and "--" in words:
+        # doubled: the parser takes one of them for the end of the options, and hands on the other
+        words.insert(words.index("--"), "--")
     shown = command.COMMAND if command is not None else " ".join(words[:1]) or None
     return _parser(shown).main(args=words, prog_name="workbench", standalone_mode=False)
-
-
-def _command_of(words: Sequence[str]) -> type[Options] | None:
-    """Return the options class of the command that a command line begins with."""
-    names = (" ".join(words[:number]) for number in (1, 2))
-    return next((options_of(name) for name in names if name in COMMANDS), None)
-
-
-def _keep_dashes(words: list[str]) -> None:
-    """Double the first `--` of a command that takes a program: the parser takes one of them for the
-    end of the options, and hands on the other with the program's words."""
-    if "--" in words:
-        words.insert(words.index("--"), "--")
 
 
 def _open_closed_streams() -> None:

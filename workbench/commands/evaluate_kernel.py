@@ -224,7 +224,10 @@ def _evaluate(
     task: PreparedTask | None = None,
 ) -> Evaluation:
     assert options.kernel is not None
-    request = _evaluation_request(options, options.kernel)
+    impl, colon, rest = (options.impl or "").partition(":")
+    knobs = knobs_of(options.impl or "", rest) if colon else {}
+    impl_name = impl.rpartition(".")[2] or None
+    request = Wanted(options.kernel, impl_name, knobs, options.dtype or "bf16")
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
     trusted = options.spec or options.kernel
     # read before any code of a file runs
@@ -298,12 +301,6 @@ def _sanitizer_result(request: Wanted, submission: Submission, sizes: Sizes) -> 
     config, dtype = submission.config, request.dtype
     call = call_of(request.kernel, submission.title, submission.impl, config, sizes, dtype)
     return RuleResult("sanitizer", *sanitize_call(call))
-
-
-def _evaluation_request(options: EvaluateOptions, kernel: str) -> Wanted:
-    impl, colon, rest = (options.impl or "").partition(":")
-    knobs = knobs_of(options.impl or "", rest) if colon else {}
-    return Wanted(kernel, impl.rpartition(".")[2] or None, knobs, options.dtype or "bf16")
 
 
 def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, Device]:

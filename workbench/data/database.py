@@ -378,7 +378,7 @@ class History(Closing):
         for table, kinds in _KINDS:
             rows = [_entry_row(table, e) for e in events if isinstance(e, kinds)]
             if rows:
-                _insert_all(db, table, rows)
+                _insert_new(db, table, rows)
                 count += len(rows)
         for end in (e for e in events if isinstance(e, RunFinished)):
             count += _set_state(db, end.run, end.state)
@@ -388,8 +388,8 @@ class History(Closing):
         row = _run_row(run)
         environment = {**vars(run.environment), "payload": dumps(run.environment)}
         environment["id"] = row["environment"]
-        _insert_once(db, _ENVIRONMENTS, _table_row(_ENVIRONMENTS, environment))
-        if _insert_once(db, _RUNS, row):
+        _insert_new(db, _ENVIRONMENTS, [_table_row(_ENVIRONMENTS, environment)])
+        if _insert_new(db, _RUNS, [row]):
             return
         stored = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == run.id))
         if stored != row["payload"]:
@@ -400,12 +400,10 @@ class History(Closing):
     def find(self, keys: Iterable[str], phase: str | None = None) -> dict[str, Outcome]:
         """Return the newest outcome of each key that has one. With a phase, only records of that
         phase count, and failures, which have none: a config that failed need not be tried again."""
-        distinct = list(dict.fromkeys(keys))
         results: dict[str, Outcome] = {}
         with self._reading() as db:
-            for start in range(0, len(distinct), _KEYS_AT_ONCE):
-                query = _newest(distinct[start : start + _KEYS_AT_ONCE], phase)
-                for row in db.execute(query):
+            for some in _batches(dict.fromkeys(keys), _KEYS_AT_ONCE):
+                for row in db.execute(_newest(some, phase)):
                     if (outcome := self._load(row.payload, (Record, Failure))) is not None:
                         results[row.key] = outcome
         return results
@@ -888,7 +886,7 @@ def _began(run: Any) -> float:
 
 
 def _count(db: sa.Connection, table: sa.Table, runs: Sequence[str]) -> int:
-    some = (runs[n : n + _BATCH] for n in range(0, len(runs), _BATCH))
+    some = _batches(runs, _BATCH)
     counts = (sa.select(sa.func.count()).where(table.c.run.in_(ids)) for ids in some)
     return sum(db.scalar(query) or 0 for query in counts)
 
@@ -938,21 +936,16 @@ def _equal(query: sa.Select[Any], table: sa.Table, **columns: str | None) -> sa.
     return query.where(*(table.c[name] == v for name, v in columns.items() if v is not None))
 
 
-def _insert_once(db: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with the same identity exists. Returns whether it is new."""
+def _insert_new(db: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Insert the rows of which none with the same identity exists, in one statement for all.
+    Returns whether the only one is new."""
     insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
-    return db.execute(insert(table).values(row).on_conflict_do_nothing()).rowcount > 0
+    return db.execute(insert(table).on_conflict_do_nothing(), list(rows)).rowcount > 0
 
 
 def _set_state(db: sa.Connection, run_id: str, state: str) -> bool:
     done = db.execute(_RUNS.update().where(_RUNS.c.id == run_id).values(state=state))
     return done.rowcount > 0
-
-
-def _insert_all(db: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert the rows of which none with the same identity exists, in one statement for all."""
-    insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
-    db.execute(insert(table).on_conflict_do_nothing(), list(rows))
 
 
 def _run_row(run: Run) -> dict[str, Any]:

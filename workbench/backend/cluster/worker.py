@@ -131,7 +131,12 @@ class GpuActor:
         """Call a method of the measuring process, or one of this class, by its name. Returns the
         bytes of its result with the seconds spent so far."""
         own: dict[str, Callable[..., Any]]
-        own = {"open": self._open, "lock": self._lock, "unlock": self._unlock, "aside": self._aside}
+        own = {
+            "open": self._open,
+            "lock": self._lock,
+            "unlock": self._locks.close,
+            "aside": self._aside,
+        }
         method = own.get(name) or getattr(self._gpu, name)
         return run_to_bytes(lambda: (method(*args), dict(self._gpu.seconds)))
 
@@ -156,9 +161,6 @@ class GpuActor:
         except LockBusy as error:
             return str(error)
         return None
-
-    def _unlock(self) -> None:
-        self._locks.close()
 
     def _aside(self, task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
         """Run a task in a process of its own that sees the same GPU."""
