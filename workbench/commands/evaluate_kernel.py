@@ -316,10 +316,7 @@ def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, D
         live = Live(None, prewarm=prewarm)
         opened.callback(live.close)
         return live, live.device
-    try:
-        return None, hardware.device_named(options.device or DEFAULT_TARGET)
-    except hardware.UnknownDevice as error:
-        raise CommandError(str(error)) from error
+    return None, hardware.device_named(options.device or DEFAULT_TARGET)
 
 
 # Events
