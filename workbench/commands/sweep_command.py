@@ -47,6 +47,7 @@ from workbench.commands.run import (
     wants_cluster,
 )
 from workbench.data.clock import folder_of, slug, timestamp
+from workbench.data.errors import first_line
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
@@ -420,7 +421,7 @@ class _OneSize:
         try:
             return self.resources.backend.begin(self.problem, engine.first)
         except RuntimeError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            reason = first_line(error).rstrip(".")
             sizes = sizes_text(self.problem.sizes)
             raise CommandError(
                 f"The GPU could not take {sizes} ({reason}); name other --sizes."

@@ -30,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from workbench.data.clock import epoch_of, is_id
 from workbench.data.closing import Closing
 from workbench.data.environment import environment_id
+from workbench.data.errors import first_line
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.files import history_file
 from workbench.data.plain import check_fields
@@ -1038,7 +1039,9 @@ def _engine(place: URL, reading: bool = False) -> sa.Engine:
             "(pip install 'psycopg[binary]')"
         ) from None
     except (SQLAlchemyError, TypeError, ValueError) as error:
-        raise HistoryError(f"cannot open {name}: {_first_line(error)}; correct the URL") from None
+        raise HistoryError(
+            f"cannot open {name}: {first_line(error).rstrip('.')}; correct the URL"
+        ) from None
 
 
 def _sqlite(place: URL, reading: bool) -> sa.Engine:
@@ -1128,13 +1131,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 
 
 def _reason(error: Exception) -> str:
+    what = first_line(getattr(error, "orig", None) or error).strip().rstrip(".")
     if isinstance(error, ValueError):
-        return f"a row is damaged ({_first_line(error)}); import its events file into a new history"
-    what = _first_line(getattr(error, "orig", None) or error)
+        return f"a row is damaged ({what}); import its events file into a new history"
     advice = (then for word, then in _ADVICE if word in what)
     return f"{what}; {next(advice, 'check the URL and the rights to that database')}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__
