@@ -3,8 +3,6 @@
 A command and its options are a file of `commands/`, which is found by the name of the command.
 """
 
-from __future__ import annotations
-
 import codecs
 import errno
 import io

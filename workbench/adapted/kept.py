@@ -1,7 +1,5 @@
 """Tensors of an adapted kernel's folder: the user's arguments, and the expected outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path

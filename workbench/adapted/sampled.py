@@ -6,8 +6,6 @@ compared with what is expected on exactly these elements. What all programs woul
 the addresses in the code (`compile/program_writes.py`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

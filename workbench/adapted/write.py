@@ -1,7 +1,5 @@
 """Convert a user's launch to a `Call`, and write it to a folder with a one-file kernel."""
 
-from __future__ import annotations
-
 import hashlib
 import keyword
 import math

@@ -6,8 +6,6 @@ values, exceptions with their arguments, and frozen dataclasses of the workbench
 their declared fields, each of the type that is declared.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import sys

@@ -1,7 +1,5 @@
 """Find kernels by listing directories; there is no hand-kept table of them."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Read one kernel's machine code in full, from Triton's compiler or from a file."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Place the stall samples of a profile at the instructions of a listing of the same code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

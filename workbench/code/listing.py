@@ -3,8 +3,6 @@
 NVIDIA's code comes from nvdisasm (`-c`, with `-gi` for source lines), AMD's from LLVM's assembly.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable

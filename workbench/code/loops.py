@@ -6,8 +6,6 @@ and the branch to itself that pads NVIDIA's code does not count. Counts are of i
 listing, not of executions; an unrolled loop has its body several times.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

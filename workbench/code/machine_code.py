@@ -1,7 +1,5 @@
 """Read registers, spills, matrix instructions and the width of loads from machine code."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Machine code out of a profile: ncu stores the instructions of the kernels that it counted, with
 their source lines, but no binary."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ first, the last four, where prefetches past the end are masked, and the middle o
 Integers that a loop carries are taken to grow by as much in each trip as in the first.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

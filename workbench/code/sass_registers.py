@@ -6,8 +6,6 @@ those of the listing: R4, UR5, P0, UP1. The widths are those of the modifiers (`
 `.x32`) and of the shapes of matrix instructions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

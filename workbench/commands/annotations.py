@@ -3,8 +3,6 @@
 They are made of the document that `--json` writes, for `gate`, `evaluate` and `diagnose`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each step yields results that are stored before the next, and leaves out those t
 stopped run of it stored. No Mac has run it yet; a rehearsal runs all of it but the last step.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

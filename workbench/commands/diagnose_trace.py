@@ -1,7 +1,5 @@
 """Diagnose what profilers recorded: their files, or runs that are stored of them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

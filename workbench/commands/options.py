@@ -5,8 +5,6 @@ The command line (`parameters.py`) is built from the fields, which `field.py` de
 imports these files, so they import what does the work inside `run`.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """The Impls and configs of one problem that `measure` and `profile` take."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert the words of `workbench tune` to what `tune` takes: tensors, numbers, a grid, configs."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -5,8 +5,6 @@ present; its own binder then specialises the arguments exactly as for a real lau
 of pointers and strides decides whether loads are vectorised and loops are pipelined.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

@@ -4,8 +4,6 @@ Configs that are equal after Triton's optimisation are recognised before LLVM an
 two thirds of the time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

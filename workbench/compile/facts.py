@@ -1,7 +1,5 @@
 """Derive from a kernel's machine code the facts that rules are evaluated on."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

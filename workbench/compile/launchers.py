@@ -4,8 +4,6 @@ Triton up to 3.6 writes a launcher in C for each signature and calls the C compi
 launch: 0.3 s each on the host of an H100, in the one process that measures, while compilers idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module

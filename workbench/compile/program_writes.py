@@ -5,8 +5,6 @@ The result says how much of each tensor is written, which programs write the ele
 about, and whether two programs write one element.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Programs ask for these at the top of their files, to choose configs, grids or wh
 Tensors lie on the CPU, and nothing is launched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -6,8 +6,6 @@ of `workbench.readers` a module with a READER. One of `workbench.devices`, `x1 =
 is a package in whose folder `x1.toml` lies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing is looked up on import, and nothing is guessed: unknown values are None.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.machinery
 import importlib.util

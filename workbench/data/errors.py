@@ -1,7 +1,5 @@
 """Format exceptions as one sentence."""
 
-from __future__ import annotations
-
 from workbench.spec import WorkbenchError
 
 

@@ -5,8 +5,6 @@ it was writing; a reader keeps every good line of a damaged file and reports wha
 others.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -5,8 +5,6 @@ a config. Such a failure is shown where it happened, and stands for no later run
 is read, so that those which were stored before are known, too.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

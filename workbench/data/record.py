@@ -4,8 +4,6 @@ The sweep yields it, the events file and the database store it, the reports draw
 `Predicted` are different types with different fields, and nothing converts one into the other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@ First-pass times and final times come from different protocols, so they are neve
 final records are ranked if there are any, else first-pass records.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

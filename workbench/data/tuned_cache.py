@@ -10,8 +10,6 @@ between configs (waves of blocks, trips of the loop, what the cache holds) depen
 sizes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import stat

@@ -1,7 +1,5 @@
 """Judge the ratio of two operands. Pure functions of records, no torch, no clock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -12,8 +12,6 @@ size that microbenchmarks report, and from memory otherwise. No Apple GPU was us
 Predictions whose intervals overlap must not be ranked.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ good that is; then they correct, too.
 on devices of one architecture. `tuner/choice.py` orders Impls by it.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

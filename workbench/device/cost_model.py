@@ -22,8 +22,6 @@ ours, fitted to measured tables of one NVIDIA H200 (see docs/facts.md), and are 
 other devices in clock cycles and nanoseconds. Its accuracy on those was never measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ without one, or as short as a launch; or timed from its code, where it declares 
 without bands was never compared with the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.data.record import Case, Measured, Predicted, Record, Resources

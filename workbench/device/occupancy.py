@@ -4,8 +4,6 @@ Pure arithmetic on the compiler's figures, the same as cuda_occupancy.h of the C
 as LLVM's AMDGPU back end assumes. Occupancy says how full a core can be, not how fast it is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

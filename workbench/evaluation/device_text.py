@@ -7,8 +7,6 @@ constants. Triton's interpreter runs device code as Python; nothing in this file
 name or an attribute by which it could leave the arithmetic.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
 from collections.abc import Iterator, Mapping, Sequence

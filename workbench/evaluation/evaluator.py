@@ -1,7 +1,5 @@
 """Run the parts of an evaluation, each in the process that may run it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass

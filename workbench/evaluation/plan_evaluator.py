@@ -5,8 +5,6 @@ was before any code of the file ran, build the device functions from their text,
 compile them, and compare. Rules that they decide are evidence; the others are the file's word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

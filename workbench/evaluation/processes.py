@@ -1,7 +1,5 @@
 """The processes of an evaluation, by what they may run."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

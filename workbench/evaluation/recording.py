@@ -4,8 +4,6 @@ The launcher gets tensors without values, and no launch is compiled or run. Noth
 trusted: what comes out is a plan, which another process trusted.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ programs are run, and what they write is compared; where a call has several laun
 what it wrote, all programs are run at smaller sizes.
 """
 
-from __future__ import annotations
-
 import inspect
 import random
 import time

@@ -1,7 +1,5 @@
 """Decide from the calls of a kernel which rules it keeps. Pure functions of values."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ many steps and begins and ends at an update: the joules between the two, over th
 them. Nothing here knows a GPU: the counter, the calls and the clock are given.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Time calls of the user's functions on the GPU of this process."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ the CPU takes about a second. The driver prepares calls: MLX's on a Mac, or one 
 own in a rehearsal and in tests.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A reference that raises, or gives other outputs than declared, is the fault of t
 says so, and no kernel is blamed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any

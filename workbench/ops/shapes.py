@@ -1,7 +1,5 @@
 """Shapes and dtypes of an operation's tensors, from its Spec, also where extents are symbols."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

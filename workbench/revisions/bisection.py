@@ -1,7 +1,5 @@
 """Drive `git bisect` in a checkout of its own: the user's files, index and bisect state stay."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Both were taken apart in time while a profiler watched, so a difference is suspe
 functions of stored runs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

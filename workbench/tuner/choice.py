@@ -24,8 +24,6 @@ A tuned table of a workload is of a program's own `@triton.autotune` functions, 
 `workload/pinned.py` looks it up by their keys, and no launch has an entry in both.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from bisect import bisect_left

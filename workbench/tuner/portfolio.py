@@ -1,7 +1,5 @@
 """Choose the smallest set of configs that stays near the best at each of several sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

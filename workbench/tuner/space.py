@@ -1,8 +1,6 @@
 """Enumerate the configs of a sweep: every config of the Impls, rejected or kept, each with a
 key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Keep the winners of a sweep in the tuned cache, which launches use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Arguments and functions are stored once and named by their numbers, so that a fi
 bytes a signature. The reader is strict: a file that this version cannot read whole is refused.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

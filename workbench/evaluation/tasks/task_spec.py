@@ -4,8 +4,6 @@ Shapes are not written in a task: its functions are called at two small sizes, a
 is an axis, a number of axes multiplied, or a part of one in both is written so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -1,8 +1,6 @@
 """Find the best value of a knob. Each value is represented by the fastest of the few configs with
 it that the model ranks best, since the best value depends on the other knobs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

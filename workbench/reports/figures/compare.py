@@ -1,7 +1,5 @@
 """Figures of a comparison: both operands' samples, their ratio round by round, the clock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from markupsafe import Markup

@@ -1,7 +1,5 @@
 """Energy of a call as pages and consoles show it: cells, sentences, and time against energy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of a kernel under its ceilings: the roofline, or bandwidth without arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Table of all configs: its columns, and one row an outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

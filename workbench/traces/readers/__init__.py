@@ -5,8 +5,6 @@ TraceReader(title, sniff, read)`. A reader sniffs the first 64 kB, never the ext
 what it understands, and notes what it left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pkgutil

@@ -8,8 +8,6 @@ does not hold: what the time is lost to, how much could be given back at most, a
 rule of metrics that only has limits is a table: `RULE = threshold_rule(...)`.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """CSV tables under limits, with their place for error sentences."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
