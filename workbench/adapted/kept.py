@@ -5,15 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.call import (
-    ARGS,
-    EXPECTED,
-    MOVED_ARGS,
-    MOVED_EXPECTED,
-    PROBES,
-    WRITTEN,
-    Call,
-)
+from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS, MOVED_EXPECTED, PROBES, WRITTEN, Call
 from workbench.adapted.moved import equal
 from workbench.adapted.travel import AdaptedError
 from workbench.measurement.inputs import torch_dtype

@@ -186,9 +186,7 @@ def _amd_flow(op: Instruction) -> _Flow:
 
 
 def _parse_listing(
-    text: str,
-    read: Callable[[str], Instruction | None],
-    flow_of: Callable[[Instruction], _Flow],
+    text: str, read: Callable[[str], Instruction | None], flow_of: Callable[[Instruction], _Flow]
 ) -> Listing:
     result, labels, starts = Listing(), dict[str, int](), {0}
     sources, functions, function = _Sources(), set[str](), ""

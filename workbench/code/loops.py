@@ -14,13 +14,7 @@ from typing import Any
 
 from workbench.code.flow import loop_levels
 from workbench.code.kinds import BY_DESCRIPTOR, amd_kind, sass_kind
-from workbench.code.listing import (
-    Instruction,
-    Listing,
-    disassemble,
-    read_amdgcn_listing,
-    read_sass,
-)
+from workbench.code.listing import Instruction, Listing, disassemble, read_amdgcn_listing, read_sass
 
 
 @dataclass(frozen=True)

@@ -311,8 +311,5 @@ def _merge_launches(
         return replace(result, gain_s=share * plain.time_s, gain_share=share, gain_of="plain time")
     whole = math.fsum(each.spent_s for each in launches)
     return replace(
-        result,
-        gain_s=gain_s,
-        gain_share=gain_s / whole if whole else None,
-        gain_of="profiled time",
+        result, gain_s=gain_s, gain_share=gain_s / whole if whole else None, gain_of="profiled time"
     )

@@ -218,10 +218,7 @@ def _evaluate_task(
 
 
 def _evaluate(
-    options: EvaluateOptions,
-    opened: ExitStack,
-    seed: int | None,
-    task: PreparedTask | None = None,
+    options: EvaluateOptions, opened: ExitStack, seed: int | None, task: PreparedTask | None = None
 ) -> Evaluation:
     assert options.kernel is not None
     impl, colon, rest = (options.impl or "").partition(":")

@@ -435,9 +435,7 @@ class Recorder:
 
 
 def execute(
-    recorder: Recorder,
-    obtain: Callable[[Recorder], None],
-    draw: Callable[[Recorder], object],
+    recorder: Recorder, obtain: Callable[[Recorder], None], draw: Callable[[Recorder], object]
 ) -> RunState:
     """Obtain the outcomes of a run, and finish it. Returns "complete", or "interrupted" after
     Ctrl-C. The outcomes so far are drawn also if an error ends the run."""

@@ -22,13 +22,7 @@ from workbench.data.files import reason_of
 from workbench.data.interrupts import Interrupts
 from workbench.data.temporary import temporary_folder
 from workbench.data.units import amount
-from workbench.reports.history_site import (
-    ListedChange,
-    Site,
-    file_of,
-    index_page,
-    kernel_page,
-)
+from workbench.reports.history_site import ListedChange, Site, file_of, index_page, kernel_page
 from workbench.revisions.change_points import require_ruptures
 from workbench.revisions.commits import Between, Commits, repository_at
 from workbench.revisions.series import EVERYTHING, Collected, HistorySeries, LevelChange, add_views

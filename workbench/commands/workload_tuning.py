@@ -164,14 +164,7 @@ class LaunchSweeper:
         compare = partial(self._compare, command.options, records)
         gpu = self.gpu.title if self.gpu is not None else ""
         return SweptLaunch(
-            launch,
-            records,
-            labels,
-            not call.unchecked,
-            command.page,
-            self.predicts,
-            gpu,
-            compare,
+            launch, records, labels, not call.unchecked, command.page, self.predicts, gpu, compare
         )
 
     def _compare(

@@ -9,15 +9,7 @@ from pathlib import Path
 
 from workbench.code.code_reading import MachineCode
 from workbench.code.flow import Block
-from workbench.code.kinds import (
-    ASYNC,
-    BY_DESCRIPTOR,
-    WORK,
-    access_of,
-    group_of,
-    is_amd,
-    sass_kind,
-)
+from workbench.code.kinds import ASYNC, BY_DESCRIPTOR, WORK, access_of, group_of, is_amd, sass_kind
 from workbench.code.listing import Instruction, SourceLine
 from workbench.code.mix import mix_of
 from workbench.compile import LaunchedCode

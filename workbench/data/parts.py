@@ -55,8 +55,7 @@ PARTS: Mapping[str, PackagePart] = {
     ),
     "cluster": PackagePart(("workbench.backend.cluster",), ("commands.gpu_lines",)),
     "two_tritons": PackagePart(
-        ("workbench.backend.version_timing",),
-        ("commands.compiler_comparison",),
+        ("workbench.backend.version_timing",), ("commands.compiler_comparison",)
     ),
 }
 

@@ -63,8 +63,7 @@ Date = Annotated[Line, Values(_is_date, "a date")]
 Number = Annotated[Whole, Values(lambda n: n > 0, "a whole number above 0")]
 Bits = Annotated[str, Values(("", "default").__contains__, "empty or `default`")]
 Letters = Annotated[
-    str,
-    Values(lambda s: not s or (s.isascii() and s.isalpha() and s.isupper()), "capital letters"),
+    str, Values(lambda s: not s or (s.isascii() and s.isalpha() and s.isupper()), "capital letters")
 ]
 
 

@@ -67,10 +67,7 @@ ASSUMPTIONS = (
         + ", ".join(f"{_percent(SHARES[name])} on {name} chips" for name in list(SHARES)[:3])
         + ": what 13 published times reach, and 15 % on either side",
     ),
-    (
-        "Arithmetic",
-        f"{_percent(SHARES['arithmetic'])} of the stated peak, after 5 published times",
-    ),
+    ("Arithmetic", f"{_percent(SHARES['arithmetic'])} of the stated peak, after 5 published times"),
     ("Dispatch", f"{LAUNCH_S * 1e6:g} µs each, x{LOW} to x{HIGH:g}"),
     ("Waves", f"{LATENCY_S * 1e6:g} µs for each {RESIDENT_THREADS} threads of a core"),
     (

@@ -260,10 +260,7 @@ class _DeviceBody(ast.NodeTransformer):
     """Holds the statements of one function to what device code may be, and replaces its names."""
 
     def __init__(
-        self,
-        title: str,
-        node: ast.FunctionDef,
-        meanings: Mapping[str, ast.expr | tuple[str, ...]],
+        self, title: str, node: ast.FunctionDef, meanings: Mapping[str, ast.expr | tuple[str, ...]]
     ) -> None:
         self._title, self._known, self._args = title, meanings, node.args
         self._local = {a.arg for a in self._all_arguments()}

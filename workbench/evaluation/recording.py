@@ -58,10 +58,7 @@ class CallLayout:
 
 
 def record_plan(
-    kernel: str,
-    candidate: Candidate,
-    layouts: Sequence[CallLayout],
-    device: Device,
+    kernel: str, candidate: Candidate, layouts: Sequence[CallLayout], device: Device
 ) -> LaunchPlan | str:
     """Return the plan of a config for inputs of these layouts, or in one clause why there is
     none."""

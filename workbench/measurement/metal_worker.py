@@ -24,12 +24,7 @@ from workbench.device.hardware import Device
 from workbench.measurement import inputs, rounds
 from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
 from workbench.measurement.correctness import Checked, PreparedProblem, check, check_outputs
-from workbench.measurement.metal_timing import (
-    MetalEntrant,
-    MetalProtocol,
-    TimedCall,
-    measured_time,
-)
+from workbench.measurement.metal_timing import MetalEntrant, MetalProtocol, TimedCall, measured_time
 from workbench.measurement.reference import output_tuple
 from workbench.measurement.rounds import Window
 from workbench.spec import Impl, Sizes, Spec, SpecFault

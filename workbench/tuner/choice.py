@@ -148,12 +148,7 @@ def choice_of(
 
 
 def tuned_entry(
-    cache: Tuned,
-    impl: Impl,
-    device: Device,
-    dtype: str,
-    sizes: Sizes,
-    versions: Mapping[str, str],
+    cache: Tuned, impl: Impl, device: Device, dtype: str, sizes: Sizes, versions: Mapping[str, str]
 ) -> Entry | None:
     """Return the entry of the tuned cache whose config a launch of an Impl takes."""
     at = (impl.spec.name, impl.name, sizes, dtype, device.name)

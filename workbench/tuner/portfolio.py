@@ -40,9 +40,7 @@ class Portfolio:
 
 
 def portfolio(
-    times_s: Mapping[str, Mapping[str, float]],
-    within: float = WITHIN,
-    most_nodes: int = MOST_NODES,
+    times_s: Mapping[str, Mapping[str, float]], within: float = WITHIN, most_nodes: int = MOST_NODES
 ) -> Portfolio:
     """Return the smallest set of configs that stays within `within` of the best at every size.
 

@@ -47,10 +47,7 @@ def entries_of(
 
 
 def _bits(
-    won: Record,
-    mine: Sequence[Outcome],
-    stand: Sequence[Record],
-    default: Mapping[str, int] | None,
+    won: Record, mine: Sequence[Outcome], stand: Sequence[Record], default: Mapping[str, int] | None
 ) -> dict[str, Any]:
     """Return the fields of an entry on bits. `mine` are the outcomes of its Impl, `stand` one
     record of each config of the run, as its page shows them."""

@@ -12,13 +12,7 @@ from typing import Any
 from workbench import catalog
 from workbench.backend import replies
 from workbench.backend.cluster import worker as cluster_worker
-from workbench.backend.cluster.cluster import (
-    POLL_S,
-    Cluster,
-    ClusterGpu,
-    ClusterWorker,
-    WorkerDied,
-)
+from workbench.backend.cluster.cluster import POLL_S, Cluster, ClusterGpu, ClusterWorker, WorkerDied
 from workbench.backend.live import Live
 from workbench.backend.measuring import GpuGone, Lost, Stopped, WorkerRefused
 from workbench.backend.protocol import GpuPlace

@@ -232,11 +232,7 @@ def _verdict(
 
 
 def _times(
-    ranked: Ranking,
-    usual: Config,
-    results: Mapping[str, VariantResult],
-    varied: Varied,
-    kind: Kind,
+    ranked: Ranking, usual: Config, results: Mapping[str, VariantResult], varied: Varied, kind: Kind
 ) -> list[Evidence]:
     rows = []
     for value, each in ranked.best.items():

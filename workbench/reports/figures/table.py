@@ -134,11 +134,7 @@ def _reader(name: str, metric: ResourceColumn) -> Callable[[Any], str]:
 def _provenance(records: Sequence[Record]) -> list[Column]:
     columns = [
         Column("checked by", lambda r: r.checked, text=True, minor=True),
-        Column(
-            "error / tolerance",
-            _error,
-            minor=True,
-        ),
+        Column("error / tolerance", _error, minor=True),
     ]
     same = Column("same code as", _same, text=True, minor=True)
     classes = bit_classes(records)

@@ -159,9 +159,7 @@ def _file_of(source: Source) -> TraceFile:
 
 
 def read(
-    paths: Sequence[Path | str],
-    limits: ReadLimits | None = None,
-    range_name: str | None = None,
+    paths: Sequence[Path | str], limits: ReadLimits | None = None, range_name: str | None = None
 ) -> Trace:
     """Return the files of one run as one trace.
 

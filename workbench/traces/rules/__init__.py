@@ -218,9 +218,7 @@ def call_rules() -> Mapping[str, KernelRule]:
 
 
 def _evaluate_rules(
-    rule_table: Mapping[str, KernelRule],
-    metrics: Values,
-    lines: Mapping[str, tuple[str, ...]],
+    rule_table: Mapping[str, KernelRule], metrics: Values, lines: Mapping[str, tuple[str, ...]]
 ) -> list[RuleMatch]:
     results: list[RuleMatch] = []
     for name, rule in rule_table.items():
@@ -313,7 +311,7 @@ def queue_is_full(summary: DeviceSummary) -> bool:
 
 # What a timeline may lack, and whether a device's has it.
 TIMELINE_NEEDS: Mapping[str, Callable[[DeviceSummary], bool]] = {
-    "launches of the host": lambda summary: bool(summary.times.launches),
+    "launches of the host": lambda summary: bool(summary.times.launches)
 }
 
 
