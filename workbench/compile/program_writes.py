@@ -28,7 +28,6 @@ CHUNK = 1 << 21  # elements of one store whose addresses are computed at a time
 MOST = 1 << 28  # elements that all programs may write
 MOST_TRIPS = 4096  # of a loop around a store
 NOBODY = -1
-Elements = Mapping[str, Any]  # indices from the pointer on, by the name of the argument
 
 
 @dataclass(frozen=True)
