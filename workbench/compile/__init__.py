@@ -93,8 +93,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CompiledDuplicate:
-    """A config that stopped at TTGIR: the process that claimed `key` makes the same machine
-    code."""
+    """A config that stopped at TTGIR: the process that claimed `key` makes the same code."""
 
     key: str
     compile_s: float

@@ -33,8 +33,7 @@ class SkippedLaunch:
 
 
 class Dedup:
-    """Computes the key of each launch between TTGIR and LLVM, and skips launches that are
-    claimed."""
+    """Computes the key of each launch between TTGIR and LLVM, and skips claimed launches."""
 
     def __init__(self, claim: Claim | None = None, compiled: Path | None = None) -> None:
         """With a folder `compiled`, note there which folder of Triton's cache has which code."""

@@ -70,8 +70,7 @@ class HotCode:
         return self.callees(range(len(self.code.listing.instructions)))
 
     def callees(self, instructions: Iterable[int]) -> dict[int, int]:
-        """Return the instructions of the functions that some instructions call, each with the
-        call."""
+        """Return the instructions of the functions that instructions call, each with the call."""
         listing = self.code.listing
         result: dict[int, int] = {}
         todo = [(i, i) for i in instructions if listing.instructions[i].opcode.startswith("CALL")]
@@ -85,8 +84,7 @@ class HotCode:
         return result
 
     def mark(self, instructions: Iterable[int], holds: Callable[[Instruction], bool]) -> Marked:
-        """Return the instructions that hold, with their source lines: in a function, that of the
-        call."""
+        """Return the instructions that hold, with source lines: in a function, the call's."""
         ops = self.code.listing.instructions
         chosen = [i for i in instructions if holds(ops[i])]
         lines = [ops[self.callers.get(i, i)].source for i in chosen]

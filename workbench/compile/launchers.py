@@ -15,8 +15,7 @@ _built: set[str] = set()  # signatures in this process
 
 def build_launchers(kernels: Iterable[Any], backend: str) -> None:
     """Store the launcher of each compiled kernel (`triton.compiler.CompiledKernel`) in Triton's
-    cache, where a real launch finds it. One that cannot be built is left to that launch, which says
-    why."""
+    cache, where a real launch finds it. One that fails is left to that launch, which says why."""
     package, name = _CLASSES[backend]
     driver = import_module(f"triton.backends.{package}.driver")
     if not hasattr(driver, "make_launcher"):  # later versions compile none

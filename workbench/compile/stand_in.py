@@ -20,8 +20,7 @@ NO_GPU = re.compile(r"active drivers|cuda|nvidia|\bgpu\b|\bno device|device.*not
 
 
 class HiddenTarget:
-    """The device that is compiled for in this process, while its driver is hidden from an
-    import."""
+    """The device compiled for in this process, while its driver is hidden from an import."""
 
     device: Device | None = None
 

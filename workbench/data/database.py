@@ -871,8 +871,7 @@ def _orphan_clause(before_s: float) -> sa.ColumnElement[bool]:
 
 
 def _ceilings_in_use(newest_first: Sequence[Any]) -> set[str]:
-    """Return the newest complete run of `ceilings` of each device, which pages and experiments
-    take."""
+    """Return each device's newest complete run of `ceilings`, which pages and experiments take."""
     by_device: dict[str, str] = {}
     for run in newest_first:
         if run.engine == "ceilings" and run.state == "complete":
@@ -1073,8 +1072,7 @@ def _refuse_irregular(path: Path, name: str) -> None:
 
 
 def _refuse_read_only(path: Path, name: str) -> None:
-    """Raise HistoryError where nothing can be written: before a run begins, not at its first
-    outcome."""
+    """Raise HistoryError where nothing can be written: before a run, not at its first outcome."""
     if path.is_file() and not (_writable(path) and _writable(path.parent)):
         raise HistoryError(
             f"cannot write {name}: it is read-only; choose a file in a folder that you may write to"
@@ -1112,8 +1110,7 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(db: sa.Connection) -> None:
-    """Take the lock at once in a writer: SQLite does not wait for a reader that becomes a
-    writer."""
+    """Take the lock at once in a writer: SQLite waits for no reader that becomes a writer."""
     writes = db.get_execution_options().get("writes")
     db.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

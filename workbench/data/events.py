@@ -240,8 +240,7 @@ def line_of(event: Event) -> bytes:
 
 
 def _ends_torn(file: int) -> bool:
-    """Return whether the last byte is not a line's end, because the previous writer was killed in
-    its line."""
+    """Return whether the last byte is not a line's end, as the previous writer was killed in it."""
     size = os.fstat(file).st_size
     if size == 0:
         return False

@@ -54,8 +54,7 @@ def full_folder(folders: Iterable[str]) -> str | None:
 
 
 def is_of_machine(reason: str) -> bool:
-    """Return whether a failure's reason names the machine or the environment, and not the
-    config."""
+    """Return whether a failure's reason names the machine or the environment, not the config."""
     if _MACHINE.search(reason):
         return True
     module = _ATTRIBUTE.search(reason)  # a file of that name hides the standard library's

@@ -302,8 +302,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name
-        alone."""
+        """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; of a library only its name."""
         return f"{self.impl} {label(self.config)}" if self.config else self.impl
 
     @property

@@ -100,8 +100,7 @@ def config_key(case: Case) -> ConfigKey:
 
 
 def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes that may be ranked for this run: with its sizes, dtype and kind of
-    time."""
+    """Return the outcomes that may be ranked for this run: of its sizes, dtype, kind of time."""
     return [
         o
         for o in outcomes

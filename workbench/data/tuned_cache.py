@@ -200,8 +200,7 @@ class Tuned:
         device: str | None = None,
         dtype: str | None = None,
     ) -> list[Entry]:
-        """Return the entries that match all given values: by problem, the fastest Impl of each
-        first."""
+        """Return the entries that match all given values: by problem, its fastest Impl first."""
         request = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
         results = [
             e
@@ -223,8 +222,7 @@ def distance(a: Sizes, b: Sizes) -> float:
 
 
 def _age(entry: Entry) -> tuple[float, str]:
-    """Return a sort key by date; the text decides between equal dates, so the order of merging does
-    not."""
+    """Return a sort key by date; between equal dates the text decides, not the order of merging."""
     return _epoch(entry.at), json.dumps(asdict(entry), sort_keys=True)
 
 

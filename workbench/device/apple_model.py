@@ -123,8 +123,7 @@ def _middle(ends: tuple[float, float]) -> float:
 
 
 def unsaid(device: Device, dtype: str, flops: int, least_bytes: int) -> str:
-    """Return what no sweep for the device will say, for the reader to see before its first
-    config."""
+    """Return what no sweep for the device will say, to be read before its first config."""
     if not lacks_peak(device, dtype, flops, least_bytes):
         return (
             "No config will be called the fastest: registers, occupancy and caches need a Mac. "

@@ -221,8 +221,7 @@ def is_aligned(spec: Spec, sizes: Sizes) -> bool:
 
 
 class CalibratedKernel:
-    """Times of a kernel at one dtype, at sizes of one alignment, and what corrects a model by
-    them."""
+    """Times of a kernel at one dtype and one alignment, and what corrects a model by them."""
 
     def __init__(
         self,
@@ -374,8 +373,7 @@ def measured_config(spec: Spec, time: CalibrationTime) -> ModelledConfig | None:
 def guessed_config(
     impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
 ) -> ModelledConfig | None:
-    """Return a config with the resources that the model expects before compiling, or None where it
-    cannot."""
+    """Return a config with the resources that the model expects of it uncompiled, or None."""
     each = guesses(impl, config, device, dtype, sizes)
     if not each:
         return None

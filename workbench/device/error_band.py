@@ -64,8 +64,7 @@ def _band(case: Case, kind: BandKind) -> Band | None:
 
 
 def estimate_band(device: Device) -> Band | None:
-    """Return the band of times that are predicted before compiling; None where the device was never
-    compared."""
+    """Return the band of times that are predicted uncompiled; None for a device never compared."""
     return next((band for band in device.bands if band.kind == "estimate"), None)
 
 

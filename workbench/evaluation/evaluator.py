@@ -102,8 +102,7 @@ class Evaluator:
         return self._outcome(self._compilers.submit(compile_task, job, timeout_s=COMPILE_TIMEOUT_S))
 
     def check(self, submission: Submission, facts: SpecFacts) -> CheckedCalls:
-        """Return the results of calls in the interpreter, at sizes that the Spec names and at
-        others."""
+        """Return the results of calls in the interpreter, at sizes of the Spec and at others."""
         named, hidden = _accepted_sizes(submission, facts)
         if not named:
             reason = "the config takes none of the sizes to check"

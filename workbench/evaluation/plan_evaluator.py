@@ -408,8 +408,7 @@ def _steps(call: PlannedCall) -> list[LaunchStep]:
 
 
 def _kinds(plan: LaunchPlan, place: int) -> list[tuple[int, tuple[tuple[str, Any], ...]]]:
-    """Return the functions that a call launches, each with its flags: arguments that are no
-    numbers."""
+    """Return the functions that a call launches, each with its flags: arguments, not numbers."""
     return [
         (
             launch.function,

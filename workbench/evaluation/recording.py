@@ -60,8 +60,7 @@ class CallLayout:
 def record_plan(
     kernel: str, candidate: Candidate, layouts: Sequence[CallLayout], device: Device
 ) -> LaunchPlan | str:
-    """Return the plan of a config for inputs of these layouts, or in one clause why there is
-    none."""
+    """Return the plan of a config for inputs of these layouts, or in a clause why not."""
     known = load_kernel(kernel)
     impl = known.impl(candidate.case.impl, candidate.code)
     config = impl.config(**candidate.case.config)

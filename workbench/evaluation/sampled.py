@@ -23,8 +23,7 @@ LIMIT_S = 4.0  # of CPU, for programs; the first one is always finished
 
 @dataclass(frozen=True)
 class SampledRun:
-    """How many programs were right, of how many, and whether they wrote their part of each
-    output."""
+    """How many programs were right, of how many, and if they wrote their part of each output."""
 
     programs: int
     total: int
