@@ -835,6 +835,15 @@ def _whole(axis: str, sizes: Sizes) -> int:
     return over // under
 
 
+def solve_sizes(tensors: Mapping[str, Tensor], inputs: Sequence[Any]) -> dict[str, int]:
+    """Return the sizes that the shapes of inputs determine."""
+    sizes: dict[str, int] = {}
+    for tensor, x in zip(tensors.values(), inputs, strict=True):
+        for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
+            sizes |= solve_axis(axis, extent, sizes) or {}
+    return sizes
+
+
 def solve_axis(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
     """Return the one unknown size that an axis of this extent determines, by name. The dict is
     empty if the axis has no unknown or several; the result is None if the extent contradicts the
