@@ -1,5 +1,7 @@
 """Convert arguments of the API to the words of the command line."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from itertools import product
 

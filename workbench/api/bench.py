@@ -1,5 +1,7 @@
 """Time functions over sizes, several providers beside each other."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Call a command from Python: its own code, with its output and its result collected."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable
 from contextlib import ExitStack

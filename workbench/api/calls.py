@@ -4,6 +4,8 @@ All raise WorkbenchError where the command line prints an error, with the same s
 KeyboardInterrupt after Ctrl-C.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -4,6 +4,8 @@ Its arguments are the options, with their types, defaults and help. `commands.py
 signatures, for editors and type checkers; docs/generate.py writes it.
 """
 
+from __future__ import annotations
+
 import inspect
 import re
 import textwrap

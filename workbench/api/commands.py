@@ -4,6 +4,8 @@ All raise WorkbenchError where the command line prints an error, with the same s
 KeyboardInterrupt after Ctrl-C. Editors and type checkers read `commands.pyi`.
 """
 
+from __future__ import annotations
+
 from workbench.api.call import Called
 from workbench.api.command_function import EMPTY, command_function
 from workbench.api.results import (

@@ -1,5 +1,7 @@
 """The table of outcomes that a notebook shows."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from workbench.data.record import Failure, Measured, Outcome, Record, group_by

@@ -1,5 +1,7 @@
 """Displays of progress: in a notebook an HTML bar, on a terminal a line."""
 
+from __future__ import annotations
+
 import html
 import sys
 import time

@@ -1,5 +1,7 @@
 """Read an iterator in a background thread."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue

@@ -1,6 +1,8 @@
 """Compile configs with several versions of Triton, each in processes of its own, or several
 versions of a kernel: outcomes with the facts of their machine code, and with predicted times."""
 
+from __future__ import annotations
+
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence

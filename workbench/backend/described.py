@@ -4,6 +4,8 @@ A description is the word of the code that it describes: it is read as JSON, fie
 names what to compile and to check. It decides nothing.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The libraries' own versions of an operation, which are timed beside its kernels."""
 
+from __future__ import annotations
+
 from importlib import import_module
 
 from workbench import catalog

@@ -6,6 +6,8 @@ H100's host 9 to 16 s each (docs/log.md). The process that measures a sweep neve
 is not ready when the sweep has its answer is named, and has no time.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 

@@ -1,6 +1,8 @@
 """Backend of the GPU in this machine: compiles in parallel, checks and times in a separate
 process."""
 
+from __future__ import annotations
+
 import secrets
 import sys
 import threading

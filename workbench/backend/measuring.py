@@ -1,5 +1,7 @@
 """The measuring process, with a standby process that replaces it when it is lost."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

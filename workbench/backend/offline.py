@@ -4,6 +4,8 @@ No GPU need be present; every time comes from a model. Triton kernels are compil
 and checked in Triton's interpreter; Metal kernels are compiled and checked in the emulator.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future

@@ -4,6 +4,8 @@ Importing takes seconds in the measuring process, in the compilers and for the k
 starting early lets these overlap.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

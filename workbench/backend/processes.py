@@ -4,6 +4,8 @@ Of configs with equal code after Triton's optimisation, the first to claim the k
 process, is compiled to the end. The others stop there and take its result.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

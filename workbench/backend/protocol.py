@@ -1,5 +1,7 @@
 """Interface between a sweep and the backend that it runs on."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Why a config cannot run on a device, before anything is compiled or emulated."""
 
+from __future__ import annotations
+
 from workbench.backend.protocol import Problem
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate

@@ -6,6 +6,8 @@ values, exceptions with their arguments, and frozen dataclasses of the workbench
 their declared fields, each of the type that is declared.
 """
 
+from __future__ import annotations
+
 import json
 import struct
 import sys

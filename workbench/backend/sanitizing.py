@@ -1,5 +1,7 @@
 """Run one call of a config under compute-sanitizer, in a process of its own."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple

@@ -6,6 +6,8 @@ version has two processes, and the difference of these is the noise floor: it ho
 from process to process, such as the places of buffers, beside what differs from window to window.
 """
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

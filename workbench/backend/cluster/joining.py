@@ -1,5 +1,7 @@
 """The reports of the workers of a cluster, and the sentences that refuse a worker."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

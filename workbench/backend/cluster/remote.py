@@ -1,5 +1,7 @@
 """The live backend on a GPU of a cluster: its measuring process and its compilers are elsewhere."""
 
+from __future__ import annotations
+
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence

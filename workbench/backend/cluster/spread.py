@@ -4,6 +4,8 @@ The main thread watches the cluster and gets Ctrl-C. A problem stays on one GPU;
 gone is begun again on another and takes over what is stored.
 """
 
+from __future__ import annotations
+
 import math
 import threading
 import time

@@ -4,6 +4,8 @@ The Dask worker itself imports no kernel and opens no GPU: its own child process
 command on one machine. Results travel as bytes that are read without running what they name.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import os
 import signal

@@ -4,6 +4,8 @@ The device's own part, `metal_shim/mlx_backend.py`, is loaded by name. No Apple 
 tests drive this backend with a clock of their own.
 """
 
+from __future__ import annotations
+
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
