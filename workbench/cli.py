@@ -3,8 +3,6 @@
 A command and its options are a file of `commands/`, which is found by the name of the command.
 """
 
-from __future__ import annotations
-
 import codecs
 import errno
 import io
@@ -98,8 +96,7 @@ def _run(options: Options) -> int:
 
 @cache
 def app_of(shown: str | None = None) -> typer.Typer:
-    """Return the command line, with the command `shown` only, if it is one; the options of all
-    without it."""
+    """Return the command line, of the command `shown` if it is one; with all options without it."""
     app = typer.Typer(name="workbench", add_completion=True, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(workbench)
     add_commands(app, _run, shown)
@@ -123,8 +120,7 @@ def __getattr__(name: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code, one of `data.exits`: 2 after an error, which is printed
-    in one sentence, 4 after a fault of the workbench itself, and 128 and the signal's number after
-    a signal."""
+    in one sentence, 4 after a fault of the workbench itself, 128 and the number after a signal."""
     _open_closed_streams()
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -166,8 +162,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _take_debug(words: list[str]) -> bool:
-    """Remove `--debug` from the words of a command line, wherever it stands; return whether it was
-    there."""
+    """Remove `--debug` from a command line, wherever it stands; return whether it was there."""
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"] + words[end:]
     given = len(kept) < len(words)
@@ -196,24 +191,13 @@ def _run_on(host: str, words: Sequence[str]) -> int:
 
 
 def _run_here(words: list[str]) -> Any:
-    command = _command_of(words)
-    if command is not None and command.TAKES_PROGRAM:
-        _keep_dashes(words)
+    names = (" ".join(words[:number]) for number in (1, 2))
+    command = next((options_of(name) for name in names if name in COMMANDS), None)
+    if command is not None and command.TAKES_PROGRAM and "--" in words:
+        # doubled: the parser takes one of them for the end of the options, and hands on the other
+        words.insert(words.index("--"), "--")
     shown = command.COMMAND if command is not None else " ".join(words[:1]) or None
     return _parser(shown).main(args=words, prog_name="workbench", standalone_mode=False)
-
-
-def _command_of(words: Sequence[str]) -> type[Options] | None:
-    """Return the options class of the command that a command line begins with."""
-    names = (" ".join(words[:number]) for number in (1, 2))
-    return next((options_of(name) for name in names if name in COMMANDS), None)
-
-
-def _keep_dashes(words: list[str]) -> None:
-    """Double the first `--` of a command that takes a program: the parser takes one of them for the
-    end of the options, and hands on the other with the program's words."""
-    if "--" in words:
-        words.insert(words.index("--"), "--")
 
 
 def _open_closed_streams() -> None:

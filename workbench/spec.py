@@ -567,7 +567,7 @@ class Impl:
         """Raise ValueError where an axis of these tensors is longer than the Impl can count."""
         shapes = (getattr(x, "shape", ()) for x in inputs)
         # half: an axis may be part of a tensor's, as K of `K/256*144`
-        if 2 * max(map(_longest, shapes), default=0) > self.spec.longest:
+        if 2 * max((max(shape, default=0) for shape in shapes), default=0) > self.spec.longest:
             sizes = import_module(LAUNCH).sizes_of(self.spec, inputs) or {}
             if reason := self._refuse_axis(max(sizes.values(), default=0)):
                 raise ValueError(f"{self.title}: {reason}")
@@ -835,6 +835,15 @@ def _whole(axis: str, sizes: Sizes) -> int:
     return over // under
 
 
+def solve_sizes(tensors: Mapping[str, Tensor], inputs: Sequence[Any]) -> dict[str, int]:
+    """Return the sizes that the shapes of inputs determine."""
+    sizes: dict[str, int] = {}
+    for tensor, x in zip(tensors.values(), inputs, strict=True):
+        for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
+            sizes |= solve_axis(axis, extent, sizes) or {}
+    return sizes
+
+
 def solve_axis(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
     """Return the one unknown size that an axis of this extent determines, by name. The dict is
     empty if the axis has no unknown or several; the result is None if the extent contradicts the
@@ -905,10 +914,6 @@ def _check_range(lo: int, hi: int) -> None:
             f"a knob from {short(lo)} to {short(hi)}: the ends are whole numbers above 0, the "
             "smaller first"
         )
-
-
-def _longest(shape: Sequence[int]) -> int:
-    return max(shape, default=0)
 
 
 def _bytes_of(tensors: Iterable[Tensor], sizes: Sizes, dtype: str) -> int:

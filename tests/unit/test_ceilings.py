@@ -18,12 +18,11 @@ from workbench.commands import ceilings_command as command
 from workbench.commands import experiment_command
 from workbench.commands.ceilings import CeilingsOptions
 from workbench.commands.ceilings_command import CeilingsCommand
-from workbench.commands.options import CommandError
 from workbench.commands.report import draw
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Record, Run
-from workbench.device.hardware import DEVICES
+from workbench.device.hardware import DEVICES, UnknownDevice
 from workbench.experiments.analysis import ceilings
 from workbench.experiments.analysis.ceilings import (
     groups_of,
@@ -389,7 +388,7 @@ def test_a_named_device_is_looked_up_and_nothing_pretends(place):
     assert "Nothing was measured" in place.text and "5.3 TB/s" in place.text
     assert "_measured" not in place.text and place.null.begun == 0
     assert not list(place.out.glob("*/events.jsonl")) and place.known() is None
-    with pytest.raises(CommandError, match="mi300x"):
+    with pytest.raises(UnknownDevice, match="mi300x"):
         place.gauge(device="mi300")
 
 

@@ -26,6 +26,7 @@ from workbench.adapted.call import WordNumber
 from workbench.catalog.source import code_hash, file_hash
 from workbench.commands.tuned import code, merge
 from workbench.data import tuned_cache
+from workbench.data.clock import epoch_of
 from workbench.data.record import Record
 from workbench.data.selection import config_key, select
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changing, read, write
@@ -102,7 +103,7 @@ def test_merging_keeps_the_newest_in_any_order(one, other):
     both = held(one, other)
     assert both == held(other, one) == held(one, other, one)
     for entry in (*one, *other):
-        assert tuned_cache._epoch(both[entry.key].at) >= tuned_cache._epoch(entry.at)
+        assert epoch_of(both[entry.key].at) >= epoch_of(entry.at)
 
 
 def test_there_is_no_file_yet(tmp_path):

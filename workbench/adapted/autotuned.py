@@ -1,7 +1,5 @@
 """Read the configs of `@triton.autotune`, and store the winner in its cache."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -172,8 +172,7 @@ class Call:
 
     @staticmethod
     def read(folder: Path) -> Call:
-        """Return the call of `call.json` in a folder. Raises OSError, or ValueError where it is
-        damaged."""
+        """Return the call of `call.json` in a folder. Raises OSError, or ValueError if damaged."""
         plain = json.loads((folder / CALL).read_text(encoding="utf-8"))
         call: Call = read_as(Call, plain, CALL)
         entries = (replace(e, values=word_numbers(e.values, e.kwargs)) for e in call.entries)

@@ -1,7 +1,5 @@
 """Write a function of a notebook's cell into a file, from which workers can import it."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import math

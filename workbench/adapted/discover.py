@@ -224,8 +224,7 @@ class FirstLaunch:
         return any(x.is_cuda for x in self.saved.values())
 
     def changes(self, name: str, integers: bool) -> bool:
-        """Return whether a launch writes this tensor. Integers are altered for this only if
-        `integers`."""
+        """Return whether a launch writes this tensor. Only `integers` alters integers for this."""
         saved = self.saved[name]
         if not same_bits(saved, self.after[name]):
             return True

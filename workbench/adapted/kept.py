@@ -1,21 +1,11 @@
 """Tensors of an adapted kernel's folder: the user's arguments, and the expected outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.call import (
-    ARGS,
-    EXPECTED,
-    MOVED_ARGS,
-    MOVED_EXPECTED,
-    PROBES,
-    WRITTEN,
-    Call,
-)
+from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS, MOVED_EXPECTED, PROBES, WRITTEN, Call
 from workbench.adapted.moved import equal
 from workbench.adapted.travel import AdaptedError
 from workbench.measurement.inputs import torch_dtype
@@ -49,8 +39,7 @@ class Kept:
 
     @cached_property
     def written_elements(self) -> Mapping[str, Any]:
-        """Which elements of the expected outputs are known, by name; all of a name that is not
-        there."""
+        """Which elements of the expected outputs are known, by name; all of other names."""
         return self._read(WRITTEN) if (self._folder / WRITTEN).is_file() else {}
 
     @cached_property

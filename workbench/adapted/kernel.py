@@ -101,8 +101,7 @@ def unread(call: Call) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Listed(Impl):
-    """An Impl whose configs are those that the user listed, not all combinations of their
-    values."""
+    """An Impl whose configs are those that the user listed, not all combinations."""
 
     configs: tuple[Any, ...] = ()
     launcher: Launcher | None = None
@@ -272,8 +271,7 @@ def config_type(call: Call) -> type:
 def refusal_of_call(
     call: Call, created_at: Sizes, config: Any, limits: Limits, *, itemsize: int, **sizes: int
 ) -> str | None:
-    """Return why this config or these sizes are not those of the user's call, or None if they
-    are."""
+    """Return why this config or these sizes are not those of the user's call, or None."""
     if (entry := call.entry(values(config))) is None:
         return "not in the list of configs that was given"
     if (reason := refused_grid(entry.grid, limits)) is not None:

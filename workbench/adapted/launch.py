@@ -5,8 +5,6 @@ The line is logged at level INFO by the logger `workbench`. If the program has n
 it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping, Sequence

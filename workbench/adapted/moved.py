@@ -1,8 +1,6 @@
 """Make other values for a second check of a user's kernel: its own floats in another order, which
 keeps their distribution, and infinities and NaN among them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

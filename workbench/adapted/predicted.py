@@ -1,7 +1,5 @@
 """Predict the time of a function's configs for one call from their code; nothing runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Leave the best predicted configs to `@triton.autotune`: its `early_config_prune`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

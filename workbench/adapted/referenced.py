@@ -1,7 +1,5 @@
 """Compute the expected outputs with the user's own reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

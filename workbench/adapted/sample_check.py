@@ -1,7 +1,5 @@
 """Run some programs of one config of a large launch, and compare what they wrote."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

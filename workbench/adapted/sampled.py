@@ -6,8 +6,6 @@ compared with what is expected on exactly these elements. What all programs woul
 the addresses in the code (`compile/program_writes.py`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -135,8 +133,7 @@ def examine_code(
 
 
 def _edges(call: Call) -> dict[str, Any]:
-    """Return elements of each tensor by the name of the argument: corners, the middle, random
-    ones."""
+    """Return elements of each tensor by its argument: corners, the middle, random ones."""
     import numpy as np
 
     dice = np.random.default_rng(SEED)

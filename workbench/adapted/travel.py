@@ -50,8 +50,7 @@ class Place:
 
     @staticmethod
     def locate(function: Any) -> Place:
-        """Return the place of a function. Raises AdaptedError where no import of a file gives this
-        object."""
+        """Return the place of a function. Raises AdaptedError where no import gives this object."""
         plain = base(function)
         named = f"{plain.__module__}.{plain.__qualname__}"
         file = inspect.getsourcefile(plain)
@@ -225,8 +224,7 @@ def base(function: Any) -> Any:
 
 
 def _layers(function: Any) -> int:
-    """Return the number of `heuristics` around a function, which a launch needs beside the
-    function."""
+    """Return the number of `heuristics` around a function, which a launch needs, too."""
     count = 0
     while not inspect.isfunction(function):
         count += isinstance(getattr(function, "values", None), Mapping)
@@ -235,8 +233,7 @@ def _layers(function: Any) -> int:
 
 
 def pack(value: Any, what: str) -> Any:
-    """Return a plain value as JSON. Raises AdaptedError, which names `what` the value belongs
-    to."""
+    """Return a plain value as JSON. Raises AdaptedError, which names its owner `what`."""
     import triton
     import triton.language as tl
 
@@ -275,8 +272,7 @@ def unpack(packed: Any) -> Any:
 def describe(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozenset()) -> Any:
     """Return what a function does as nested tuples of text: its code and all that the code names,
     but no line numbers, so that an edit elsewhere in the file changes nothing. A value that cannot
-    be described is given by its `repr`, which differs in every process and so never counts as the
-    same."""
+    be described is given by its `repr`, which differs in every process so it never is the same."""
     if id(value) in seen:
         return "itself"
     seen = seen | {id(value)}

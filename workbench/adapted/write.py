@@ -1,7 +1,5 @@
 """Convert a user's launch to a `Call`, and write it to a folder with a one-file kernel."""
 
-from __future__ import annotations
-
 import hashlib
 import keyword
 import math
@@ -108,8 +106,7 @@ def _argument(
 
 
 def overlaps(arguments: Arguments, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of tensors of a launch that share a part of their memory, and are not one
-    tensor."""
+    """Return the pairs of tensors of a launch that share memory, and are not one tensor."""
     import torch
 
     args, kwargs = arguments
@@ -126,8 +123,7 @@ def overlaps(arguments: Arguments, names: Sequence[str]) -> list[tuple[str, str]
 
 
 def layout_of(name: str, x: Any) -> Layout:
-    """Return the memory layout of a torch tensor. Raises AdaptedError where it cannot be
-    adapted."""
+    """Return the layout of a torch tensor. Raises AdaptedError where it cannot be adapted."""
     import torch
 
     dtype = dtype_name(x.dtype)
@@ -224,8 +220,7 @@ class _NoValue:
 
 
 def number_values(column: Sequence[Any]) -> list[int]:
-    """Return integers unchanged; of anything else, the index among the distinct values of the
-    column."""
+    """Return integers unchanged; of anything else, its index among the distinct values."""
     if all(type(v) is int for v in column) or all(type(v) is bool for v in column):
         return [int(v) for v in column]
     seen: dict[tuple[str, str], int] = {}
@@ -233,8 +228,7 @@ def number_values(column: Sequence[Any]) -> list[int]:
 
 
 def grid_of(kernel: Any, named: Mapping[str, Any], grid: Grid, config: Any) -> tuple[int, ...]:
-    """Return the grid of a config, as a launch would compute it. Raises AdaptedError where that
-    fails."""
+    """Return the grid of a config, as a launch computes it. Raises AdaptedError if that fails."""
     defaults = {
         name: p.default for name, p in _parameters(kernel).items() if p.default is not p.empty
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +76,7 @@ class Checks:
         """Run at most `count` configs at once, and one checker, which may be that of others.
         `launch` is the task that launches a config on the inputs of several calls; None:
         `launch_calls`, in Triton's interpreter. Modules in the folder `here` are found after all
-        others: by the checker, too, if it `trusts` them. All processes begin with the task
-        `first`."""
+        others: by the checker, too, if it `trusts` them. All begin with the task `first`."""
         self._launch = launch or launch_calls
         self._runners = Workers(count, interpreted=True, here=here, first=first)
         self.checker = checker or Workers(1, here=here if trusts else None, first=first)
@@ -246,8 +245,7 @@ def _done_future(value: Any) -> Future[Any]:
 
 
 def _blaming_the_spec(inputs: Future[Any]) -> Future[Any]:
-    """Return the future with a SpecFault in place of a process that was lost twice: only the Spec's
-    code ran."""
+    """Return the future, a SpecFault in place of a process lost twice: only the Spec's code ran."""
     result: Future[Any] = Future()
 
     def settle(done: Future[Any]) -> None:
@@ -364,11 +362,3 @@ def _is_unsupported(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def accepted_sizes(
-    candidate: Candidate, limits: Any, dtype: str, every: Sequence[Mapping[str, int]]
-) -> list[Mapping[str, int]]:
-    """Return those of the sizes that do not reject the candidate's config."""
-    impl, config = candidate.impl, candidate.config
-    return [s for s in every if impl.rejection_reason(config, limits, dtype, s) is None]

@@ -122,8 +122,7 @@ class Live:
         return {**self._gpu.seconds, **({"libraries": self._waited_s} if self._waited_s else {})}
 
     def prepare(self, problem: Problem) -> None:
-        """Start to prepare a problem in the background, for `begin`, unless another process uses
-        the GPU."""
+        """Prepare a problem in the background, for `begin`, unless another process uses the GPU."""
         self._problem = problem
         self._preparation = problem, _background(self._prepare, 0.0)
 
@@ -483,8 +482,7 @@ def _background(task: Callable[..., None], *args: Any) -> Future[None]:
 
 
 def interleaved_s(parts: int) -> float:
-    """Return the limit in seconds for `parts` interleaved tasks, which bounds the cost of a
-    hang."""
+    """Return the limit in seconds for `parts` interleaved tasks: the most that a hang costs."""
     return min(INTERLEAVED_TIMEOUT_S, 60.0 + 5.0 * parts)
 
 

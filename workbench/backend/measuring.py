@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from workbench.backend.workers import BEGIN_S, LOST, Solo, cause_of
+from workbench.data.errors import first_line
 from workbench.data.record import Environment
 from workbench.device.hardware import Device
 from workbench.measurement import preflight, worker
@@ -145,8 +146,7 @@ class Measuring:
         except SpecFault:  # no other process could prepare the problem either
             raise
         except Exception as error:  # out of memory
-            text = str(error).strip().splitlines() or [type(error).__name__]
-            raise CannotBegin(text[0]) from None
+            raise CannotBegin(first_line(error)) from None
         self._is_begun = True
         self.prepare_standby()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.backend.checking import Checks, accepted_sizes, launch_calls
+from workbench.backend.checking import Checks, launch_calls
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
@@ -143,7 +143,9 @@ class Offline:
         if (sampling := candidate.impl.sampling) is not None:
             facts, limit_s = compiled.examination, min(timeout_s, SAMPLE_TIMEOUT_S)
             return self._checks.check_samples(problem.kernel, candidate, facts, sampling, limit_s)
-        sizes = accepted_sizes(candidate, limits, problem.dtype, problem.spec.check)
+        impl, config, dtype = candidate.impl, candidate.config, problem.dtype
+        every = problem.spec.check
+        sizes = [s for s in every if impl.rejection_reason(config, limits, dtype, s) is None]
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)
         none: Future[Any] = Future()
@@ -269,8 +271,7 @@ def _reason_unpredictable(part: TimingTask) -> str:
 def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
-    """Return the time by the model of the device. Raises ValueError where the device lacks a
-    figure."""
+    """Return the time by the device's model. Raises ValueError where the device lacks a figure."""
     return method_for(device).predict(problem, candidate, compiled, device)
 
 

@@ -122,8 +122,7 @@ def prewarmer(
 
 
 def compilers(kernel: str) -> Workers:
-    """Start and return a pool of compiling workers that import the compiler and the kernel's
-    file."""
+    """Start and return a pool of compiling workers that import compiler and kernel."""
     pool = Workers(max(1, cpu_count() - 1))  # one CPU is left to launch
     pool.everywhere(prepare, kernel)
     return pool

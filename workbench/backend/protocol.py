@@ -120,8 +120,7 @@ class Measures(Backend, Protocol):
     def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
-        """Return better times for the best of the first pass, by successive halving down to
-        `keep`."""
+        """Return better times for the best of the first pass, by halving down to `keep`."""
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]

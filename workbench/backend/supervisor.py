@@ -169,8 +169,7 @@ class _Supervisor:
             self._check()
 
     def _more(self, wait_s: float) -> bytes | None:
-        """Return what the child has written to the pipe, empty if it is closed; None if nothing
-        came."""
+        """Return what the child wrote to the pipe, empty if it is closed; None if nothing came."""
         readable, _, _ = select.select([self._result], [], [], wait_s)
         return os.read(self._result, 16) if readable else None
 

@@ -96,9 +96,8 @@ class VersionTimer(Closing):
         return device  # type: ignore[no-any-return]
 
     def compare(self, job: FactsJob, threshold: float) -> VersionTimes | NoVersionTimes:
-        """Return the verdict on the second version against the first with both times, or the reason
-        why there is none. Results are checked before the windows and after the last; `device` comes
-        first."""
+        """Return the verdict on the second version against the first with both times, or why there
+        is none. Results are checked before the windows and after the last; `device` comes first."""
         if not self._is_locked and self._lock is not None:
             self._locks.enter_context(preflight.gpu_lock(self._lock, self._on_wait))
             self._is_locked = True

@@ -102,8 +102,7 @@ class Workers(Closing):
         return self._threads.submit(self._run, task, args, timeout_s)
 
     def everywhere(self, task: Callable[..., Any], *args: Any) -> None:
-        """Start the task once in each process, at the start of the pool; drop its results and
-        errors."""
+        """Start the task in each process at the start of the pool; drop its results and errors."""
         for _ in range(self._count):
             solo = self._start_solo()
             solo.begin(task, *args)
@@ -165,8 +164,7 @@ class Solo:
     ) -> None:
         """Start the process, and let it import torch, or Triton's interpreter if `interpreted`.
         Packages in the folder `packages` come before the installed ones, modules in `here` last.
-        One that is `spawned` is not a fork of the server, and need not wait until that has imported
-        all."""
+        One that is `spawned` is not a fork of the server, and does not wait for its imports."""
         context: Any = multiprocessing.get_context("spawn") if spawned else _context()
         self._ours, theirs = context.Pipe()
         self._process = context.Process(

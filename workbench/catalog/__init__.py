@@ -1,7 +1,5 @@
 """Find kernels by listing directories; there is no hand-kept table of them."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import importlib.util
@@ -43,8 +41,7 @@ def kernel_names() -> list[str]:
 
 
 def names_in(package: str) -> list[str]:
-    """Return the sorted names of a package's modules, without importing them; empty if it is
-    missing."""
+    """Return the sorted names of a package's modules, not imported; empty if it is missing."""
     try:
         result = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # its parent is not there either
@@ -299,16 +296,14 @@ def _search_folder(folder: Path) -> Iterator[None]:
 
 
 def _lies_in(folder: Path, module: ModuleType) -> bool:
-    """Return whether this module is a file or a package of a folder, and no kernel loaded by its
-    path."""
+    """Return whether this module is a file or a package of a folder, not a kernel by its path."""
     file = Path(getattr(module, "__file__", None) or ".")
     path = file.parent if file.name == "__init__.py" else file
     return path.parent == folder and not module.__name__.startswith("_kernel_")
 
 
 def _name_of(path: Path) -> str:
-    """Return the name of a file's module in `sys.modules`: files of the same name get different
-    ones."""
+    """Return the name of a file's module in `sys.modules`, another for each file of one name."""
     return f"_kernel_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
 
 
@@ -354,8 +349,7 @@ def _move_entry(entry: Path, root: Path) -> Path:
 
 
 def _checkout(path: Path) -> Path | None:
-    """Return the root of the git checkout that holds a file; None for installed packages and
-    others."""
+    """Return the root of the git checkout that holds a file; None outside of any."""
     if "site-packages" in path.parts or "dist-packages" in path.parts:
         return None
     return _root(path if path.is_dir() else path.parent)

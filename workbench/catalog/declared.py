@@ -2,8 +2,6 @@
 Impls and their knobs. Each function returns the first contradiction as part of a sentence, or
 None."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass

@@ -193,8 +193,7 @@ def _helper(file: Path, modified: int) -> tuple[str, list[Path]]:
 
 
 def _helper_files(tree: ast.AST, folder: Path) -> Iterator[Path]:
-    """Yield the files of helper modules that a statement or a module imports, also inside its
-    functions."""
+    """Yield the files of helpers that a statement or a module imports, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             files = [_file_of_module(alias.name, folder) for alias in node.names]

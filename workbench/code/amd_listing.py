@@ -1,7 +1,5 @@
 """Disassemble an hsaco with LLVM's llvm-objdump, if there is one, into the listing of assembly."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The note NT_AMDGPU_METADATA holds a map in MessagePack (LLVM AMDGPU usage, code 
 https://github.com/msgpack/msgpack/blob/master/spec.md).
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A descriptor holds a tensor's shape and strides. A block of it is read or writte
 elements outside of the shape are read as zero, and not written.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compare the machine code of two kernels: blocks matched by their opcodes, not line by line."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

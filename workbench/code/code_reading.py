@@ -1,7 +1,5 @@
 """Read one kernel's machine code in full, from Triton's compiler or from a file."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess
@@ -101,8 +99,7 @@ def code_of_kernel(asm: Mapping[str, Any], arch: str) -> MachineCode:
 
 
 def code_of_file(path: Path) -> MachineCode:
-    """Return the machine code of a .cubin, .ptx, .amdgcn or .hsaco file, by its content. Raises
-    CodeError."""
+    """Return the machine code of a .cubin, .ptx, .amdgcn or .hsaco file. Raises CodeError."""
     try:
         with open_to_read(path) as file:
             data = file.read(LARGEST + 1)
@@ -182,8 +179,7 @@ def code_of_hsaco(image: bytes, beside: str) -> MachineCode:
 
 
 def code_of_cubin(cubin: bytes, ptx: str | None) -> MachineCode:
-    """Return the code of a cubin; with its PTX also spills and ptxas' warnings. Raises
-    CodeError."""
+    """Return the code of a cubin, with its PTX also spills and warnings. Raises CodeError."""
     with ThreadPoolExecutor(3) as threads:
         parts = (
             threads.submit(disassemble, cubin, "-gi"),

@@ -1,7 +1,5 @@
 """Place the stall samples of a profile at the instructions of a listing of the same code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +33,7 @@ class StallSamples:
         return sum(self.counts)
 
     def reason(self, place: int) -> str:
-        """Return the reason to stall with the most samples of an instruction; empty where it is not
-        known."""
+        """Return the reason to stall with the most samples of an instruction; empty if unknown."""
         return next((reason for reason, _ in self.main_stalls([place])), "")
 
     def main_stalls(self, places: Sequence[int]) -> list[tuple[str, float]]:
@@ -98,7 +95,10 @@ def _difference(code: MachineCode, name: str, table: InstructionTable) -> tuple[
     known = dict(zip(table.addresses, table.texts, strict=True))
     first, last = min(known, default=0), max(known, default=0)
     theirs = {at - first: _plain_profile(text, first, last) for at, text in known.items()}
-    labels, ops = _offsets(code), {op.address or 0: op for op in _section(code)}
+    section = _section(code)
+    ops = {op.address or 0: op for op in section}
+    named = code.listing.labels.items()
+    labels = {name: section[i].address or 0 for i, name in named if i < len(section)}
     ours = {at: _plain_listing(op, labels) for at, op in ops.items()}
     for at in sorted(theirs.keys() | ours.keys()):
         if ours.get(at, "NOP") != theirs.get(at, "NOP"):  # padding may be left out
@@ -112,12 +112,6 @@ def _section(code: MachineCode) -> list[Instruction]:
     """Return the instructions of the kernel's own section."""
     after = [root for root in code.listing.roots if root]
     return code.listing.instructions[: after[0] if after else None]
-
-
-def _offsets(code: MachineCode) -> dict[str, int]:
-    """Return the offset of each label in the kernel's section."""
-    ops = _section(code)
-    return {name: ops[i].address or 0 for i, name in code.listing.labels.items() if i < len(ops)}
 
 
 def _plain_listing(op: Instruction, labels: dict[str, int]) -> str:

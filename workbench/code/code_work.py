@@ -175,15 +175,7 @@ def _regions(
         loop = _loop_of(region)
         is_loop = bool(loop) and (region[-1] == loop or loop not in outer)
         results.append(
-            RegionWork(
-                amounts,
-                executions,
-                is_loop,
-                waits[region],
-                tally.wgmma,
-                tally.peak,
-                loop,
-            )
+            RegionWork(amounts, executions, is_loop, waits[region], tally.wgmma, tally.peak, loop)
         )
     return results
 

@@ -53,10 +53,6 @@ class FlowGraph:
         """Return all loops, each with its depth, outer ones before those inside."""
         return [x for loop in self.loops for x in loop.all()]
 
-    def block_at(self, instruction: int) -> Block:
-        """Return the block that holds an instruction."""
-        return next(b for b in self.blocks if b.start <= instruction < b.end)
-
 
 def flow_graph(listing: Listing) -> FlowGraph:
     """Return blocks and loops of a listing."""
@@ -181,8 +177,7 @@ def loop_levels(listing: Listing) -> tuple[set[int], list[set[int]]]:
 
 
 def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return the strongly connected components that hold a cycle (Tarjan 1972), without
-    recursion."""
+    """Return the strongly connected components with a cycle (Tarjan 1972), not recursive."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

@@ -1,7 +1,5 @@
 """Read the instructions of a kernel by kind, and of its hot loop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 

@@ -2,8 +2,6 @@
 source lines that both name. Loops of the same lines, as of a function that is inlined twice, are
 told apart by the order of their addresses."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 from collections import Counter

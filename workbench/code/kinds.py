@@ -1,7 +1,5 @@
 """Classify instructions: kinds that experiments count, groups of the mix, bytes and matrix work."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

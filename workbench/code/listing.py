@@ -3,8 +3,6 @@
 NVIDIA's code comes from nvdisasm (`-c`, with `-gi` for source lines), AMD's from LLVM's assembly.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable
@@ -188,9 +186,7 @@ def _amd_flow(op: Instruction) -> _Flow:
 
 
 def _parse_listing(
-    text: str,
-    read: Callable[[str], Instruction | None],
-    flow_of: Callable[[Instruction], _Flow],
+    text: str, read: Callable[[str], Instruction | None], flow_of: Callable[[Instruction], _Flow]
 ) -> Listing:
     result, labels, starts = Listing(), dict[str, int](), {0}
     sources, functions, function = _Sources(), set[str](), ""

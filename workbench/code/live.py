@@ -5,8 +5,6 @@ register is live from the instruction that writes it to the last that reads it. 
 counts the registers that are live before it and those that it writes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

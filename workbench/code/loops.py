@@ -6,8 +6,6 @@ and the branch to itself that pads NVIDIA's code does not count. Counts are of i
 listing, not of executions; an unrolled loop has its body several times.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,13 +14,7 @@ from typing import Any
 
 from workbench.code.flow import loop_levels
 from workbench.code.kinds import BY_DESCRIPTOR, amd_kind, sass_kind
-from workbench.code.listing import (
-    Instruction,
-    Listing,
-    disassemble,
-    read_amdgcn_listing,
-    read_sass,
-)
+from workbench.code.listing import Instruction, Listing, disassemble, read_amdgcn_listing, read_sass
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Read registers, spills, matrix instructions and the width of loads from machine code."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator
@@ -98,8 +96,7 @@ def read_ptx(ptx: str) -> tuple[str | None, int]:
 
 
 def read_amdgcn(text: str) -> tuple[str | None, int]:
-    """Return the matrix instruction, or None, and the widest global load (bits a thread) of AMD
-    assembly."""
+    """Return AMD assembly's matrix instruction, or None, and widest global load (bits a thread)."""
     unit = next((name for name in ("mfma", "wmma") if f"v_{name}_" in text), None)
     widths = [0]
     for kind in re.findall(r"(?:global|buffer|flat)_load_(\w+)", text):

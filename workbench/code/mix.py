@@ -1,7 +1,5 @@
 """Add up the instructions of a part of a listing: mix, bytes by access width, matrix work."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

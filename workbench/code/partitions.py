@@ -5,8 +5,6 @@ only reached through one target of this jump are a partition. The warps that do 
 other side of an earlier branch: the default partition.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

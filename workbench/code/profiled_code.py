@@ -1,8 +1,6 @@
 """Machine code out of a profile: ncu stores the instructions of the kernels that it counted, with
 their source lines, but no binary."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +9,7 @@ from workbench.code.code_reading import CodeError, MachineCode
 from workbench.code.flow import flow_graph
 from workbench.code.listing import Listing, read_sass
 from workbench.code.partitions import specialisation
+from workbench.data.record import group_by
 from workbench.traces.trace import Dispatch, InstructionTable
 
 MAJOR, MINOR = (f"device__attribute_compute_capability_{part}" for part in ("major", "minor"))
@@ -24,16 +23,11 @@ NO_LIVE = (
 )
 
 
-def rows_by_address(table: InstructionTable) -> list[int]:
-    """Return the rows of a table in the order of their addresses, each address once."""
-    rows = {address: row for row, address in reversed(list(enumerate(table.addresses)))}
-    return [rows[address] for address in sorted(rows)]
-
-
 def listing_of(table: InstructionTable) -> Listing:
     """Return the instructions of a profile as a listing, in the order of their addresses, with
     offsets in place of addresses."""
-    rows = rows_by_address(table)
+    by_address = {address: row for row, address in reversed(list(enumerate(table.addresses)))}
+    rows = [by_address[address] for address in sorted(by_address)]  # each address once
     if not rows:
         return Listing()
     return read_sass("\n".join(_lines(table, rows)))
@@ -84,9 +78,7 @@ def code_of_profile(
     if launch is not None and launch not in numbers:
         text = ", ".join(map(str, numbers[:20]))
         raise CodeError(f"{file} has no instructions of launch {launch}; name one of {text}.")
-    groups: dict[str, list[tuple[int, Dispatch]]] = {}
-    for number, dispatch in known:
-        groups.setdefault(_identity(dispatch), []).append((number, dispatch))
+    groups = group_by(known, lambda each: _identity(each[1]))
     if launch is None:
         chosen = max(groups, key=lambda key: sum(_weight(d) for _, d in groups[key]))
     else:

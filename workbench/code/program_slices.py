@@ -1,7 +1,5 @@
 """Find the values of a kernel on which its addresses, masks, trips and branches depend."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -5,8 +5,6 @@ first, the last four, where prefetches past the end are masked, and the middle o
 Integers that a loop carries are taken to grow by as much in each trip as in the first.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -177,8 +175,7 @@ class SampledWalk(ProgramValues):
     def _walk_in_turn(
         self, op: Op, head: LoopHead, start: Sequence[Value], outer: Any
     ) -> list[Value]:
-        """Walk the first trips one after the other, in place of all; return what the last
-        yields."""
+        """Walk the first trips one by one, in place of all; return what the last yields."""
         values, walked = list(start), np.minimum(head.trips, IN_TURN)
         share = head.trips / np.maximum(1, walked) * outer
         for at in range(int(walked.max())):

@@ -4,8 +4,6 @@ Triton writes loads and stores as inline assembly of several lines, and LLVM (of
 the source line up with each of them: `mov; ld.global` of line 26 is stated as lines 26 and 27.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

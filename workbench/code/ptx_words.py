@@ -1,7 +1,5 @@
 """Find instructions by words of PTX, by opcode or by group of the mix."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.code.listing import Instruction, Listing

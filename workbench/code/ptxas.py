@@ -1,7 +1,5 @@
 """Run ptxas once more on PTX: spills, stack and the warnings that Triton discards."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import dataclass

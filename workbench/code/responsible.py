@@ -5,8 +5,6 @@ instruction that waits; the line is that of the load, or of the instruction that
 waits for, as far as registers tell.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ those of the listing: R4, UR5, P0, UP1. The widths are those of the modifiers (`
 `.x32`) and of the shapes of matrix instructions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,8 +37,7 @@ class RegisterUse:
 
 
 def register_use(op: Instruction) -> RegisterUse:
-    """Return the registers that an instruction writes and those that it reads, the guard among
-    these."""
+    """Return the registers that an instruction writes, and those it reads, with the guard."""
     head = op.opcode.split(".")[0]
     operands = [part.strip() for part in op.operands.split(",")]
     results = _results(head, operands)
@@ -141,8 +138,7 @@ class Definitions:
                 yield far, each
 
     def nearest(self, place: int, holds: Callable[[int], bool]) -> int | None:
-        """Return the instruction nearest before another one for which a condition holds, or
-        None."""
+        """Return the nearest instruction before another for which a condition holds, or None."""
         return next((each for _, each in self._backward(place, holds) if holds(each)), None)
 
     def nearest_reader(

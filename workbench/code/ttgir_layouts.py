@@ -1,7 +1,5 @@
 """How TTGIR's layouts spread a tensor over threads: elements of a thread, accesses of a warp."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

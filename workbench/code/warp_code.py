@@ -8,8 +8,6 @@ were read off nvdisasm's listings of sm_80, sm_90, sm_100 and sm_120. Lines: `.d
 section 6.2.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

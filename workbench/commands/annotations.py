@@ -3,13 +3,12 @@
 They are made of the document that `--json` writes, for `gate`, `evaluate` and `diagnose`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import workbench
 from workbench.data.impl_check import WORDS
@@ -165,14 +164,8 @@ def _result(annotation: Annotation) -> dict[str, Any]:
     if annotation.file is not None:
         file = annotation.file.resolve()
         inside = file.is_relative_to(Path.cwd().resolve())
-        uri = _uri(_relative(file)) if inside else file.as_uri()
+        uri = quote(_relative(file)) if inside else file.as_uri()
         region = {"startLine": annotation.line}
         place = {"artifactLocation": {"uri": uri}, "region": region}
         result["locations"] = [{"physicalLocation": place}]
     return result
-
-
-def _uri(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(path)

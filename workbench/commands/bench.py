@@ -159,11 +159,9 @@ class BenchCommand:
             return self._go(opened, gpu)
 
     def _paper_backend(self) -> FunctionBackend:
-        """Return the backend of a named device. Raises CommandError where nothing is declared."""
-        try:
-            device = hardware.find_device(str(self.options.device))
-        except hardware.UnknownDevice as error:
-            raise CommandError(str(error)) from error
+        """Return the backend of a named device. Raises UnknownDevice, or CommandError where nothing
+        is declared."""
+        device = hardware.find_device(str(self.options.device))
         if self.target.bytes is None and self.target.flops is None:
             raise CommandError(
                 f"The time of {self.target.name} cannot be predicted; declare "

@@ -4,8 +4,6 @@ Each step yields results that are stored before the next, and leaves out those t
 stopped run of it stored. No Mac has run it yet; a rehearsal runs all of it but the last step.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -273,12 +271,6 @@ def new_bring_back(backend: MetalLive, rehearsal: bool) -> Run:
     return replace(run, kernel="", sizes={}, source="")
 
 
-def working_file(folder: Path, run: Run) -> Path:
-    """Return the file that takes each result as it comes."""
-    word = "rehearsal" if run.name == REHEARSAL else "results"
-    return folder / f"{word}_{run.device}_{run.started[:10]}.jsonl"
-
-
 def earlier_events(folder: Path, run: Run) -> tuple[Path, list[Event]] | None:
     """Return the file of a run that was stopped on the same device, at the same commit and with the
     same software, and its events; None where there is none."""
@@ -313,11 +305,15 @@ def bring_back(
     """Run all steps, or those that a stopped run lacks. Returns the file to send back. Raises
     EventsError, FileError or ReturnedError where it cannot be written."""
     run = new_bring_back(backend, plan.rehearsal)
-    path, known = earlier_events(folder, run) or (working_file(folder, run), [])
+    word = "rehearsal" if plan.rehearsal else "results"
+    file = f"{word}_{run.device}_{run.started[:10]}.jsonl"
+    path, known = earlier_events(folder, run) or (folder / file, [])
     if known and isinstance(known[0], Run):
         run = known[0]
         say(f"continues the run that {path} holds")
-    say(f"step 1 of 7: {fingerprint_text(run)}")
+    env = run.environment
+    fingerprint = {"gpu": env.gpu, "os": env.os, **env.settings, **env.versions}
+    say(f"step 1 of 7: {json.dumps(fingerprint)}")
     say(f"every result is written to {path} as it comes; the same command continues from there")
     events: list[Event] = [*known] or [run]
     with EventLog(path) as log:
@@ -335,9 +331,3 @@ def bring_back(
     write_file(packed, pack([finished, *events[1:], end], plan.rehearsal))
     path.unlink()
     return packed
-
-
-def fingerprint_text(run: Run) -> str:
-    """Return the fingerprint in one line: all that the file says of the machine."""
-    known = run.environment
-    return json.dumps({"gpu": known.gpu, "os": known.os, **known.settings, **known.versions})

@@ -34,6 +34,7 @@ from workbench.commands.run import (
 )
 from workbench.commands.sizes import check_dtype
 from workbench.data.clock import folder_of, run_id
+from workbench.data.errors import first_line
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Measured, Outcome, Record, Resources, Run
 from workbench.data.units import amount, console_microseconds
@@ -236,8 +237,7 @@ class CalibrateCommand:
                 more = replace(plan, candidates=choice)
                 self._pass(more, cached, Budget(), recorder, sized.is_check)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
-            note(f"{problem.kernel} {sizes_text(problem.sizes)} is left out: {reason}")
+            note(f"{problem.kernel} {sizes_text(problem.sizes)} is left out: {first_line(error)}")
             return
         best = min((t.median_s for t in self._here(plan)), default=None)
         text = f"best {console_microseconds(best)}" if best else "no config has a time"

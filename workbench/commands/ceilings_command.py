@@ -22,7 +22,7 @@ from workbench.commands.experiment_command import (
     timed_in_states,
     variant_problem,
 )
-from workbench.commands.options import DEFAULT_TARGET, CommandError
+from workbench.commands.options import DEFAULT_TARGET
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     OpenResources,
@@ -111,10 +111,7 @@ class CeilingsCommand:
     def _look_up(self, name: str) -> int:
         from workbench.reports.ceilings import show, stated_lines
 
-        try:
-            device = hardware.find_device(name)  # also one that Triton does not compile for
-        except hardware.UnknownDevice as error:
-            raise CommandError(str(error)) from error
+        device = hardware.find_device(name)  # also one that Triton does not compile for
         run = stated_run(device, self.options)
         self.console.print(f"What is stated of {device.title}.", style="bold yellow")
         show(self.console, run)

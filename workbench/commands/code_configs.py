@@ -1,7 +1,5 @@
 """Choose the configs whose machine code is compared: those tuned for a device, else the default."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -21,7 +21,7 @@ from workbench.commands.options import DEFAULT_TARGET, CommandError
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable, gpu_present, require_triton, say_page
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.compile import CompileError, LaunchedCode, machine_code_of
+from workbench.compile import CompileError, machine_code_of
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED
 from workbench.data.files import write_file
@@ -201,8 +201,7 @@ def _profile_code(path: Path, launch: int | None) -> _Read:
 
 
 def _compile_operand(options: CodeOptions, spec: Spec, version: Spec, operand: Operand) -> _Read:
-    """Return the code of an operand in a version of the kernel, at the sizes of the kernel as it
-    is."""
+    """Return the code of an operand in a version of the kernel, at the present kernel's sizes."""
     sizes, device = sizes_of(spec, options.sizes), chosen_device(options.device)
     impl, config = operand.choose(version, device.limits, options.dtype, sizes)
     if impl.backend != "triton":
@@ -219,10 +218,6 @@ def _compile_operand(options: CodeOptions, spec: Spec, version: Spec, operand: O
             f"{title} does not compile for {device.name} at {sizes_text(sizes)}, {options.dtype}: "
             f"{reason}; name another config with --impl."
         ) from error
-    return _launch_code(title, device, launched)
-
-
-def _launch_code(title: str, device: hardware.Device, launched: LaunchedCode) -> _Read:
     others = tuple(name for name in launched.functions if name != launched.code.name)
     return _Read(title, device.title, launched.code, launched.resources, others)
 

@@ -256,7 +256,8 @@ def _stored_pairs(options: CompareOptions) -> StoredRuns:
     both = (left, right)
     shared: list[Mapping[str, int] | None] = [None]
     if not options.sizes and not all(run.sizes for run in both):
-        at = [_timed_sizes(some) for some in outcomes]
+        timed = ([o.case.sizes for o in some if isinstance(o, Record)] for some in outcomes)
+        at = [{sizes_text(sizes): sizes for sizes in some} for some in timed]
         shared = [sizes for name, sizes in at[0].items() if name in at[1]] or [None]
     pairs = []
     for sizes in shared:
@@ -266,10 +267,6 @@ def _stored_pairs(options: CompareOptions) -> StoredRuns:
         _check_alike(options, first, second)
         pairs.append((first, second))
     return StoredRuns(both, outcomes, pairs)
-
-
-def _timed_sizes(outcomes: Sequence[Outcome]) -> dict[str, Mapping[str, int]]:
-    return {sizes_text(o.case.sizes): o.case.sizes for o in outcomes if isinstance(o, Record)}
 
 
 def _check_alike(options: CompareOptions, left: Record, right: Record) -> None:

@@ -28,6 +28,7 @@ from workbench.commands.run import (
 )
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of, timestamp
+from workbench.data.errors import first_line
 from workbench.data.record import Comparison, Outcome, Profile, Run, Verdict, key_of
 from workbench.device.hardware import METAL
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -125,7 +126,7 @@ def _compile_pair(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], 
     try:
         ceilings = backend.begin(pair.problem, todo)
     except RuntimeError as error:
-        lost = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        lost = first_line(error)
     recorder.begin(ceilings)
     if lost is not None:
         return {}, {c.key: Refusal("measure", lost) for c in both}
@@ -203,8 +204,7 @@ def run_comparisons(
 
 
 def draw_comparisons(recorder: Recorder, folder: Path, profiles: Sequence[Profile] = ()) -> Path:
-    """Write the page of the comparisons so far, with the profiles of the operands. Returns its
-    path."""
+    """Write the page of the comparisons so far, with the operands' profiles. Returns its path."""
     from workbench.reports.compare import page
 
     html = page(recorder.run, recorder.outcomes, recorder.comparisons, profiles=profiles)

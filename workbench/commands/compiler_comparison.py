@@ -107,11 +107,6 @@ def _install(version: str, folder: Path) -> Path:
     return folder
 
 
-def is_interactive() -> bool:
-    """Return whether a person can answer: both streams are terminals."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 # The command
 
 
@@ -146,7 +141,8 @@ class CompilerComparison:
         check_outputs(options)
         require_triton()
         assert options.triton is not None
-        folders = [folder_of_version(text, is_interactive()) for text in options.triton]
+        interactive = sys.stdin.isatty() and sys.stderr.isatty()  # a person can answer
+        folders = [folder_of_version(text, interactive) for text in options.triton]
         with Compilers(folders) as pools:
             self.compilers = pools.versions()
             if self.compilers[0].key == self.compilers[1].key:

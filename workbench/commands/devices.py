@@ -33,8 +33,7 @@ def run(options: DevicesOptions) -> int:
 
 
 def line(device: Device) -> str:
-    """Return the name, architecture and title of a device, and how many kernels its calibration
-    has."""
+    """Return a device's name, architecture and title, and the number of kernels calibrated."""
     from workbench.data.units import amount
     from workbench.device.calibration import calibration_of
 

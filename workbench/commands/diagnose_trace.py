@@ -1,7 +1,5 @@
 """Diagnose what profilers recorded: their files, or runs that are stored of them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,7 +149,10 @@ def run_report(result: RunResult) -> DiagnosisReport:
         )
     longest = sorted(counted, key=lambda p: -(p.total_s or 0.0))[:MOST_KERNELS]
     names = _names([(p.name, "" if p.kernel else p.launch) for p in longest])
-    launches = [_counted_launch(p, name) for p, name in zip(longest, names, strict=True)]
+    launches = [
+        CountedLaunch(name, profile_metrics(p), bool(p.kernel), p.lines)
+        for p, name in zip(longest, names, strict=True)
+    ]
     plain = _plain_of(result, launches)
     source = f"{run.name}, run {run.id}"
     more = _diagnose_launches(launches, source, plain, _whole_call(result, counted))
@@ -171,8 +172,7 @@ def run_report(result: RunResult) -> DiagnosisReport:
 
 
 def _window_of(timeline: Sequence[Finding]) -> float | None:
-    """Return the seconds of the window that is stored with a trace of one device; None of
-    several."""
+    """Return the seconds of the window stored with a trace of one device; None of several."""
     devices = [f for f in timeline if not f.rule]
     if len(devices) != 1:
         return None
@@ -208,11 +208,6 @@ def _names(launches: Sequence[tuple[str, str]]) -> list[str]:
     `mm #1`, as they may differ in all but their name."""
     counts = Counter(name for name, _ in launches)
     return [f"{name} #{id}" if id and counts[name] > 1 else name for name, id in launches]
-
-
-def _counted_launch(profile: Profile, name: str) -> CountedLaunch:
-    metrics = profile_metrics(profile)
-    return CountedLaunch(name, metrics, bool(profile.kernel), profile.lines)
 
 
 def _whole_call(result: RunResult, counted: Sequence[Profile]) -> CountedLaunch | None:
@@ -316,8 +311,5 @@ def _merge_launches(
         return replace(result, gain_s=share * plain.time_s, gain_share=share, gain_of="plain time")
     whole = math.fsum(each.spent_s for each in launches)
     return replace(
-        result,
-        gain_s=gain_s,
-        gain_share=gain_s / whole if whole else None,
-        gain_of="profiled time",
+        result, gain_s=gain_s, gain_share=gain_s / whole if whole else None, gain_of="profiled time"
     )

@@ -213,8 +213,7 @@ def evidence_text(each: Evidence) -> str:
 
 
 def missing_lines(missing: Sequence[NotEvaluable], everything: bool) -> Iterator[str]:
-    """Yield what could not be evaluated: a line for each need, or with `everything` for each
-    rule."""
+    """Yield what could not be evaluated: a line a need, or with `everything` a line a rule."""
     if everything:
         for each in missing:
             yield f"not evaluable: {each.rule} needs {_need_text(each)}"

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from workbench.commands import field
 from workbench.commands.options import Options
+from workbench.data.errors import first_line
 from workbench.data.exits import PASSED
 from workbench.data.files import history_file, readable_text
 from workbench.data.parts import missing_part
@@ -162,7 +163,7 @@ def _gpus(gpus: Future[Sequence[CudaGpu]], fault: str | None) -> list[Check]:
         remedy = "update NVIDIA's driver, or install a torch that was built for its version"
         return [Check("GPU", False, str(error), remedy)]
     except Exception as error:  # torch raises RuntimeError and its kin on driver trouble
-        return [Check("GPU", None, f"the driver failed: {_text(error)}", "check the driver")]
+        return [Check("GPU", None, f"the driver failed: {first_line(error)}", "check the driver")]
     if not visible:
         without = "everything but measuring works without; to measure, use a machine with a GPU"
         return [Check("GPU", False, "torch sees none", without)]
@@ -192,8 +193,7 @@ class _TooOld(Exception):
 
 
 def _gpus_of_torch() -> Sequence[CudaGpu]:
-    """Return the GPUs that torch itself names. ROCm's runtime was never there to be asked without
-    it."""
+    """Return the GPUs that torch names. ROCm's runtime was never there to be asked without it."""
     import torch
 
     from workbench.device.cuda_driver import CudaGpu
@@ -231,7 +231,7 @@ def _mac_gpu() -> Iterator[Check]:
     try:
         there = metal_device()
     except Exception as error:  # MLX without its library
-        yield Check("Metal device", None, f"MLX cannot be imported: {_text(error)}", remedy)
+        yield Check("Metal device", None, f"MLX cannot be imported: {first_line(error)}", remedy)
     else:
         texts = (shown, "") if there else ("MLX sees none", remedy)
         yield Check("Metal device", there, *texts)
@@ -345,8 +345,7 @@ def _binary_tool(name: str, triton: Path | None) -> Check:
 
 
 def _xcode() -> Iterator[Check]:
-    """Yield Xcode, and Apple's recorder: `xcrun` is there without Xcode, and names what it would
-    start."""
+    """Yield Xcode, and Apple's recorder: `xcrun` is there without Xcode, and names its target."""
     from workbench.data.environment import output_of
 
     remedy = "install Xcode, and point to it with xcode-select -s /Applications/Xcode.app"
@@ -411,7 +410,7 @@ def _metal_compiler() -> Check:
         remedy = f"to emulate Metal kernels: {compiler.REMEDY}"
         return Check(name, False, "no clang++ 19 or later", remedy)
     except Exception as error:  # a compiler that cannot be started
-        return Check(name, None, _text(error), compiler.REMEDY)
+        return Check(name, None, first_line(error), compiler.REMEDY)
 
 
 def _chromium() -> Check:
@@ -449,7 +448,7 @@ def _database(url: str | None) -> Check:
         with open_history(url, reading=True) as history:
             problems, exists = history.problems(), history.exists
     except Exception as error:  # drivers raise types of their own
-        reason = _hide_password(_text(error), url)
+        reason = _hide_password(first_line(error), url)
         remedy = "check the address and the rights, and that its server runs"
         return Check(name, False, f"{shown}: {reason}", remedy)
     if problems:
@@ -502,8 +501,3 @@ def _package_folder(package: str) -> Path | None:
     except (ImportError, ValueError):  # ValueError: it is in sys.modules without a spec
         return None
     return Path(spec.origin).parent if spec and spec.origin else None
-
-
-def _text(error: Exception) -> str:
-    """Return the first line of an exception's message, or its type's name."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

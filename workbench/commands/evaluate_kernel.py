@@ -218,13 +218,13 @@ def _evaluate_task(
 
 
 def _evaluate(
-    options: EvaluateOptions,
-    opened: ExitStack,
-    seed: int | None,
-    task: PreparedTask | None = None,
+    options: EvaluateOptions, opened: ExitStack, seed: int | None, task: PreparedTask | None = None
 ) -> Evaluation:
     assert options.kernel is not None
-    request = _evaluation_request(options, options.kernel)
+    impl, colon, rest = (options.impl or "").partition(":")
+    knobs = knobs_of(options.impl or "", rest) if colon else {}
+    impl_name = impl.rpartition(".")[2] or None
+    request = Wanted(options.kernel, impl_name, knobs, options.dtype or "bf16")
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
     trusted = options.spec or options.kernel
     # read before any code of a file runs
@@ -300,12 +300,6 @@ def _sanitizer_result(request: Wanted, submission: Submission, sizes: Sizes) -> 
     return RuleResult("sanitizer", *sanitize_call(call))
 
 
-def _evaluation_request(options: EvaluateOptions, kernel: str) -> Wanted:
-    impl, colon, rest = (options.impl or "").partition(":")
-    knobs = knobs_of(options.impl or "", rest) if colon else {}
-    return Wanted(kernel, impl.rpartition(".")[2] or None, knobs, options.dtype or "bf16")
-
-
 def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, Device]:
     """Return the GPU that is measured on, if there is one and no other was named, and the device
     that is compiled for."""
@@ -319,10 +313,7 @@ def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, D
         live = Live(None, prewarm=prewarm)
         opened.callback(live.close)
         return live, live.device
-    try:
-        return None, hardware.device_named(options.device or DEFAULT_TARGET)
-    except hardware.UnknownDevice as error:
-        raise CommandError(str(error)) from error
+    return None, hardware.device_named(options.device or DEFAULT_TARGET)
 
 
 # Events

@@ -191,8 +191,7 @@ WORKERS = r"[1-9][0-9]*|(tcp|tls|ucx|wss?)://.+:[0-9]+"  # the schemes of Dask
 
 
 def read_workers(value: int | str | None) -> str | None:
-    """Return the number of GPUs, or the address of a scheduler. Raises OptionError for another
-    text."""
+    """Return the number of GPUs, or a scheduler's address. Raises OptionError for another text."""
     if value is None or re.fullmatch(WORKERS, str(value), re.ASCII):
         return None if value is None else str(value)
     raise OptionError(

@@ -233,8 +233,7 @@ class GateCommand:
         return GateMeasured(run_comparisons(opened, run, options.out, obtain))
 
     def _problems(self, file: Path) -> Iterator[Problem]:
-        """Yield one problem for each size to time. Raises CommandError where the kernel lacks the
-        dtype."""
+        """Yield a problem for each size to time. Raises CommandError where the dtype is missing."""
         try:
             spec = catalog.spec_of(name := _kernel_name(file))
         except catalog.CatalogError as error:
@@ -321,8 +320,7 @@ def check_own_files(files: Sequence[Path]) -> None:
 
 
 def _kernel_name(file: Path) -> str:
-    """Return the name of the kernel in a file: a built-in one by its name, so that it is loaded
-    once."""
+    """Return the name of the kernel in a file: of a built-in one its own, to load it once."""
     home = Path(workbench.__file__).resolve().parent / "kernels"
     return file.stem if file.resolve().parent == home else str(file)
 

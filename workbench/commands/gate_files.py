@@ -1,7 +1,5 @@
 """Describe the kernels that a gate compares: first all of the baseline, then the branch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The two events of every time: `KernelDispatched` and `OpCompleted`, from any command."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from workbench.compile import Compiled, LaunchShape

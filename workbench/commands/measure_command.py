@@ -38,6 +38,7 @@ from workbench.commands.selected import Selected
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of
+from workbench.data.errors import first_line
 from workbench.data.events import RunState
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Outcome, Phase, Profile, Record, Run
@@ -227,8 +228,7 @@ class ProblemGroup:
         try:
             return self.backend.begin(self.factory.problem, self._candidates_to_compile())
         except RuntimeError as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            refusal = Refusal("measure", lines[0], own=False)
+            refusal = Refusal("measure", first_line(error), own=False)
             self._refusals = {c.key: refusal for c in self._todo}
             return {}
 

@@ -1,7 +1,5 @@
 """The table of a program's operators, as torch.profiler sums them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -5,8 +5,6 @@ The command line (`parameters.py`) is built from the fields, which `field.py` de
 imports these files, so they import what does the work inside `run`.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass, fields
@@ -59,8 +57,7 @@ class Options:
     IMPORTS_HERE: ClassVar[bool] = True  # modules of the current folder, after all others
 
     def __init_subclass__(cls) -> None:
-        """Make the class a dataclass, of the name and with the help of the command: those of its
-        file."""
+        """Make the class a dataclass; the command's name and help are those of its file."""
         cls.COMMAND = _NAMES[cls.__module__.rpartition(".")[2]]
         cls.__doc__ = sys.modules[cls.__module__].__doc__
         dataclass(frozen=True)(cls)
@@ -95,8 +92,7 @@ class Options:
 
 
 class TakesProgram:
-    """What options classes share whose command takes `--` and a program: the parser hands both on
-    in `target`."""
+    """What options of commands share that take `--` and a program: both are in `target`."""
 
     TAKES_PROGRAM: ClassVar[bool] = True
     target: tuple[str, ...]

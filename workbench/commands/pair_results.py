@@ -1,7 +1,5 @@
 """The result of compared pairs, by times or by machine code: for the document and the exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from workbench.code.compared_pair import ComparedPair, rank_pairs

@@ -1,8 +1,6 @@
 """Commands for Typer: each field of an options class becomes a parameter, whose words complete:
 kernels, devices, sweeps, runs and what else has names here."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping

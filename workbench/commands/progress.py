@@ -1,7 +1,5 @@
 """Show the progress of a command: to its caller in Python, or in lines where no terminal is."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

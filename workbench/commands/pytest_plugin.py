@@ -12,8 +12,6 @@
 pytest imports this module in every project, so that it imports the workbench only when it is used.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -249,8 +249,7 @@ def _is_file(which: str) -> bool:
 
 
 def _read_runs(which: str, database: str | None, kind: RunKind) -> list[RunResult]:
-    """Return the run of the database that this names, or all runs of an events file, the last one
-    last."""
+    """Return the run of the database that this names, or all runs of an events file in order."""
     if _is_file(which):
         return _file_runs(Path(which))
     return [stored_run(which, database, kind)]

@@ -76,8 +76,7 @@ class RunResult:
         }
 
     def timed_part(self) -> RunResult:
-        """Return what a GPU measured in a run by machine code, as a run of times; of any other run
-        all."""
+        """Return what a GPU measured in a run by machine code, as a run of times; else all."""
         if self.run.versions is None:
             return self
         timed = [c for c in self.comparisons if c.by == "time"]

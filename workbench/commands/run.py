@@ -151,8 +151,7 @@ def check_writable(folder: Path, file: Path | None = None, flag: str = "--events
 
 
 def check_idle(backend: Backend, require: Sequence[str]) -> None:
-    """Raise CommandError if an idle GPU is required, and another process uses it or none takes
-    part."""
+    """Raise CommandError if an idle GPU is required, and it is in use, or none takes part."""
     if "idle-gpu" not in require:
         return
     if backend.predicts:
@@ -235,8 +234,8 @@ def backend_for(
 ) -> Backend:
     """Return the backend. A named device is compiled for and predicted, even if a GPU is present.
     Without one it is the GPU of this machine, measured by `rules` (None: the usual ones), or a
-    prediction for `h200` if there is none. Raises CommandError where the device is unknown or
-    Triton is missing."""
+    prediction for `h200` if there is none. Raises UnknownDevice, or CommandError where Triton is
+    missing."""
     from workbench.backend.live import Live
 
     require_triton()
@@ -264,7 +263,7 @@ def any_backend(
 
 def paper_backend(device: str | None, repository: Path) -> Backend:
     """Return the backend of commands that only predict: for any known device, also one that Triton
-    does not compile for. Raises CommandError where the device is unknown."""
+    does not compile for. Raises UnknownDevice."""
     if device is None and gpu_present():
         return backend_for(None, repository)
     return _offline(hardware.find_device, device, repository)
@@ -275,10 +274,7 @@ def _offline(
 ) -> Backend:
     from workbench.backend.offline import Offline
 
-    try:
-        return Offline(find(device or DEFAULT_TARGET), repository)
-    except hardware.UnknownDevice as error:
-        raise CommandError(str(error)) from error
+    return Offline(find(device or DEFAULT_TARGET), repository)
 
 
 def target_backend(device: str | None) -> str:
@@ -439,9 +435,7 @@ class Recorder:
 
 
 def execute(
-    recorder: Recorder,
-    obtain: Callable[[Recorder], None],
-    draw: Callable[[Recorder], object],
+    recorder: Recorder, obtain: Callable[[Recorder], None], draw: Callable[[Recorder], object]
 ) -> RunState:
     """Obtain the outcomes of a run, and finish it. Returns "complete", or "interrupted" after
     Ctrl-C. The outcomes so far are drawn also if an error ends the run."""

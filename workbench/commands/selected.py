@@ -1,7 +1,5 @@
 """The Impls and configs of one problem that `measure` and `profile` take."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +15,14 @@ from workbench.tuner.choice import tuned_entry
 
 @dataclass
 class Selected:
-    """The Impls that are measured, each with its config: as requested, else tuned, else the
-    default."""
+    """The Impls to measure, each with its config: as requested, else tuned, else the default."""
 
     operands: Sequence[Operand]
     cache: Tuned
     backend: Backend
 
     def names(self, spec: Spec) -> list[str]:
-        """Return the names of the requested Impls; of all that run on the device if none was
-        requested."""
+        """Return the names of the requested Impls; without any, of all that run on the device."""
         return [o.impl or "" for o in self.operands] or [
             i.name for i in own_impls(spec, self.backend.device.backend)
         ]

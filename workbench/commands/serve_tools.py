@@ -1,8 +1,6 @@
 """Commands as tools of other programs: the schema of a call, its command line, and the environment
 of its process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields

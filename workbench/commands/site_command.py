@@ -16,20 +16,13 @@ from workbench.commands.console import doing, say_result
 from workbench.commands.result import write_result
 from workbench.commands.stored import damage_text, stored_runs
 from workbench.data.clock import folder_of, timestamp
-from workbench.data.database import History, RunFacts
+from workbench.data.database import BestTime, History, RunFacts
 from workbench.data.exits import PASSED
 from workbench.data.files import reason_of
 from workbench.data.interrupts import Interrupts
 from workbench.data.temporary import temporary_folder
 from workbench.data.units import amount
-from workbench.reports.history_site import (
-    ListedChange,
-    PredictedTime,
-    Site,
-    file_of,
-    index_page,
-    kernel_page,
-)
+from workbench.reports.history_site import ListedChange, Site, file_of, index_page, kernel_page
 from workbench.revisions.change_points import require_ruptures
 from workbench.revisions.commits import Between, Commits, repository_at
 from workbench.revisions.series import EVERYTHING, Collected, HistorySeries, LevelChange, add_views
@@ -222,20 +215,19 @@ def _collect(history: History, runs: dict[str, RunFacts]) -> Collected:
 
 def _predicted_times(
     history: History, runs: dict[str, RunFacts], collected: Collected
-) -> list[PredictedTime]:
+) -> list[BestTime]:
     """Return the best prediction of the newest run of each problem without any measured time."""
     measured = collected.problems
-    newest: dict[tuple[str, ...], tuple[tuple[float, float], PredictedTime]] = {}
+    newest: dict[tuple[str, ...], tuple[tuple[float, float], BestTime]] = {}
     for row in history.best_times("predict"):
         problem = (row.kernel, row.sizes, row.dtype, row.device)
         if problem in measured:
             continue
         known = runs.get(row.run)
         order = (known.started_s if known else 0.0, -row.time_s)
-        time = PredictedTime(*problem, row.impl, row.time_s, row.run)
         if problem not in newest or order > newest[problem][0]:
-            newest[problem] = (order, time)
-    return sorted(time for _, time in newest.values())
+            newest[problem] = (order, row)
+    return [newest[problem][1] for problem in sorted(newest)]
 
 
 def _branches_of(series: Sequence[HistorySeries], main: str) -> list[str]:
@@ -280,8 +272,7 @@ def check_place(out: Path) -> None:
 
 def write_folder(out: Path, pages: Iterable[tuple[str, str]]) -> None:
     """Write the pages, each with its path in the site, beside the folder, which they then replace
-    as a whole. Ctrl-C and errors leave the old folder. Raises SiteError where nothing can be
-    written."""
+    as a whole. Ctrl-C and errors leave the old folder. Raises SiteError if it cannot write."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with Interrupts() as interrupts, temporary_folder(out.parent, PREFIX) as draft:

@@ -1,7 +1,5 @@
 """Parse the sizes and the dtype of a command line."""
 
-from __future__ import annotations
-
 from workbench import catalog
 from workbench.catalog.declared import flops_fault, size_fault
 from workbench.commands.options import CommandError

@@ -1,7 +1,5 @@
 """Open the database for a command, and say what in it is damaged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -47,6 +47,7 @@ from workbench.commands.run import (
     wants_cluster,
 )
 from workbench.data.clock import folder_of, slug, timestamp
+from workbench.data.errors import first_line
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
@@ -181,7 +182,9 @@ class SweepCommand:
                 sizes, options = sizes_text(problem.sizes), self.options
                 here = repository_of(options.kernel)
                 share = search.share(spread.share) if search else None
-                one = self._size_command(ProblemConsole(lines, sizes, gpu.title))
+                console = ProblemConsole(lines, sizes, gpu.title)
+                # its results are taken over at its end
+                one = SweepCommand(options, console, tuned_file=self.tuned_file, pages=self.pages)
                 opener = partial(ClusterLive, gpu, options.kernel, here)
                 with resources(options, opener) as opened:
                     ended[sizes] = one, _OneSize(one, problem, opened, share).go(sweep, impls)
@@ -198,10 +201,6 @@ class SweepCommand:
         if code == PASSED and len(problems) > 1:
             self._portfolio(problems)
         return max([code, *(one for _, one in ended.values())])
-
-    def _size_command(self, console: SweepConsole) -> SweepCommand:
-        """Return this command for one size, whose results are taken over at its end."""
-        return SweepCommand(self.options, console, tuned_file=self.tuned_file, pages=self.pages)
 
     def _take_over(self, ended: Sequence[tuple[SweepCommand, int]]) -> None:
         for one, _ in ended:
@@ -238,8 +237,7 @@ class SweepCommand:
         return write_run_page(folder_of(self.options.out, result.run.id), html)
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
-        """Write and print the smallest set of configs that serves all sizes, if there are
-        several."""
+        """Write and print the smallest set of configs that serves all of several sizes."""
         tables, note = tables_of_alike_gpus(self.tables, [r.run for r in self.results])
         if note:
             self.console.warn(note)
@@ -300,7 +298,9 @@ class _OneSize:
         history = self.resources.history
         anew = options.fresh or run.same_bits_as  # bits compare only on the same inputs
         earlier = Earlier() if anew else earlier_outcomes(history, plan)
-        earlier = replace(earlier, previous_best=previous_best_keys(plan))
+        best = run.previous_best
+        keys = (c.key for c in plan.candidates if best.get(c.impl.name) == values(c.config))
+        earlier = replace(earlier, previous_best=frozenset(keys))
         search = self.search
         if search and backend.predicts:
             search = replace(search, final_s=0.0)
@@ -344,7 +344,10 @@ class _OneSize:
         waited = not engine.is_finished
         ceilings = self._begin(engine, earlier)
         if waited and not options.fresh and not run.same_bits_as:
-            self._look_again(engine)
+            # another process may have stored results while this one waited for its turn
+            new = engine.look_again(earlier_outcomes(self.resources.history, engine.plan))
+            if new:
+                self.command.console.print_joining(new)
         self.breakdown.begin(self.resources.backend)
         recorder = self.resources.recorder(run)
         recorder.counts, recorder.events = self.counts, options.events
@@ -371,11 +374,6 @@ class _OneSize:
             return INTERRUPTED
         self._remember(recorder.run, recorder.outcomes)
         return _exit_code(recorder.outcomes)
-
-    def _look_again(self, engine: Engine) -> None:
-        """Take over what another process stored while this one waited for its turn."""
-        if new := engine.look_again(earlier_outcomes(self.resources.history, engine.plan)):
-            self.command.console.print_joining(new)
 
     def _launches(self, run: Run) -> list[LaunchChoice]:
         """Return what launches without a config run at these sizes today, the first first."""
@@ -423,15 +421,14 @@ class _OneSize:
         try:
             return self.resources.backend.begin(self.problem, engine.first)
         except RuntimeError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            reason = first_line(error).rstrip(".")
             sizes = sizes_text(self.problem.sizes)
             raise CommandError(
                 f"The GPU could not take {sizes} ({reason}); name other --sizes."
             ) from None
 
     def _obtain(self, engine: Engine, recorder: Recorder) -> None:
-        """Obtain all outcomes, each stored before the next. Ctrl-C ends it early, with all so
-        far."""
+        """Obtain all outcomes, each stored before the next. Ctrl-C ends it with all so far."""
         console, started = self.command.console, self.command.start_s
         try:
             for result in engine.outcomes():
@@ -596,12 +593,6 @@ def bits_option(options: SweepOptions, backend: Backend) -> str:
             "out, or run where there is one."
         )
     return "default"
-
-
-def previous_best_keys(plan: Plan) -> frozenset[str]:
-    """Return the keys of the plan's candidates that an earlier sweep chose for their Impl."""
-    best = plan.run.previous_best
-    return frozenset(c.key for c in plan.candidates if best.get(c.impl.name) == values(c.config))
 
 
 def times_by_config(tables: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, float]]:

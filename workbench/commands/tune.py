@@ -32,8 +32,7 @@ class FunctionOptions(Options):
         (), "An output whose values the launch also needs; repeated.", "--input"
     )
     partial: tuple[str, ...] = option(
-        (),
-        "An output with a partial result per block of a config: the sum is compared.",
+        (), "An output with a partial result per block of a config: the sum is compared."
     )
     device: str | None = option(None, DEVICE)
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")

@@ -149,8 +149,7 @@ def described_launch(
 
 
 def _configs_from(words: str) -> list[Any]:
-    """Return the configs of the autotuner around another function. Raises OptionError where it has
-    none."""
+    """Return the configs of another function's autotuner. Raises OptionError where it has none."""
     tuner = autotuned.autotuner_of(function_of(words))
     if tuner is None:
         raise OptionError(f"{words} has no @triton.autotune; name a function that has one.")
@@ -489,8 +488,7 @@ def _sweep_kernel(
     options: TuneOptions,
     processes: KeptProcesses | None,
 ) -> tuple[Any, bool]:
-    """Sweep the adapted kernel. Returns the winner among the configs, and whether its time is
-    predicted."""
+    """Sweep the adapted kernel. Returns the winning config, and whether its time is predicted."""
     console = SweepConsole(options.get("quiet", False))
     command = sweep_adapted_kernel(path, call, options, console, prewarm=processes)
     selection, page = command.selection, command.page

@@ -1,7 +1,5 @@
 """Convert the words of `workbench tune` to what `tune` takes: tensors, numbers, a grid, configs."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re
@@ -20,11 +18,7 @@ OPERATIONS: Mapping[type, Callable[[int, int], int]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
     **{ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod},
 }
-CALLS: Mapping[str, Callable[..., int]] = {
-    "cdiv": lambda a, b: -(-a // b),
-    "min": min,
-    "max": max,
-}
+CALLS: Mapping[str, Callable[..., int]] = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
 SEED = 0
 
 

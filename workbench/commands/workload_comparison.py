@@ -170,8 +170,7 @@ def check_options(options: WorkloadCompareOptions) -> MarkOptions:
 
 
 def mark_of(text: str | None) -> MarkOptions:
-    """Return what marks a step, of `KERNEL` or `KERNEL:N`, without its folder. Raises
-    OptionError."""
+    """Return what marks a step, `KERNEL` or `KERNEL:N`, without folder. Raises OptionError."""
     if text is None:
         return MarkOptions("")
     name, colon, number = text.partition(":")

@@ -135,8 +135,7 @@ class LaunchSweeper:
     gpu: ClusterGpu | None = None
 
     def sweep(self, launch: RebuiltLaunch, seconds: float) -> SweptLaunch:
-        """Return a launch with the times of its configs. Raises WorkbenchError where none has
-        one."""
+        """Return a launch with its configs' times. Raises WorkbenchError where none has one."""
         options: TuneOptions = {"out": self.options.out, "quiet": True}
         if self.options.device is not None:
             options["device"] = self.options.device
@@ -165,14 +164,7 @@ class LaunchSweeper:
         compare = partial(self._compare, command.options, records)
         gpu = self.gpu.title if self.gpu is not None else ""
         return SweptLaunch(
-            launch,
-            records,
-            labels,
-            not call.unchecked,
-            command.page,
-            self.predicts,
-            gpu,
-            compare,
+            launch, records, labels, not call.unchecked, command.page, self.predicts, gpu, compare
         )
 
     def _compare(

@@ -5,8 +5,6 @@ present; its own binder then specialises the arguments exactly as for a real lau
 of pointers and strides decides whether loads are vectorised and loops are pipelined.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil
@@ -95,8 +93,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CompiledDuplicate:
-    """A config that stopped at TTGIR: the process that claimed `key` makes the same machine
-    code."""
+    """A config that stopped at TTGIR: the process that claimed `key` makes the same code."""
 
     key: str
     compile_s: float

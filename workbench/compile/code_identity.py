@@ -1,7 +1,5 @@
 """Compile a config and read of its machine code what tells it from another compiler's."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 import subprocess

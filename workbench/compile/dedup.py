@@ -4,8 +4,6 @@ Configs that are equal after Triton's optimisation are recognised before LLVM an
 two thirds of the time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -35,8 +33,7 @@ class SkippedLaunch:
 
 
 class Dedup:
-    """Computes the key of each launch between TTGIR and LLVM, and skips launches that are
-    claimed."""
+    """Computes the key of each launch between TTGIR and LLVM, and skips claimed launches."""
 
     def __init__(self, claim: Claim | None = None, compiled: Path | None = None) -> None:
         """With a folder `compiled`, note there which folder of Triton's cache has which code."""

@@ -1,7 +1,5 @@
 """Derive from a kernel's machine code the facts that rules are evaluated on."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,15 +9,7 @@ from pathlib import Path
 
 from workbench.code.code_reading import MachineCode
 from workbench.code.flow import Block
-from workbench.code.kinds import (
-    ASYNC,
-    BY_DESCRIPTOR,
-    WORK,
-    access_of,
-    group_of,
-    is_amd,
-    sass_kind,
-)
+from workbench.code.kinds import ASYNC, BY_DESCRIPTOR, WORK, access_of, group_of, is_amd, sass_kind
 from workbench.code.listing import Instruction, SourceLine
 from workbench.code.mix import mix_of
 from workbench.compile import LaunchedCode
@@ -80,8 +70,7 @@ class HotCode:
         return self.callees(range(len(self.code.listing.instructions)))
 
     def callees(self, instructions: Iterable[int]) -> dict[int, int]:
-        """Return the instructions of the functions that some instructions call, each with the
-        call."""
+        """Return the instructions of the functions that instructions call, each with the call."""
         listing = self.code.listing
         result: dict[int, int] = {}
         todo = [(i, i) for i in instructions if listing.instructions[i].opcode.startswith("CALL")]
@@ -95,8 +84,7 @@ class HotCode:
         return result
 
     def mark(self, instructions: Iterable[int], holds: Callable[[Instruction], bool]) -> Marked:
-        """Return the instructions that hold, with their source lines: in a function, that of the
-        call."""
+        """Return the instructions that hold, with source lines: in a function, the call's."""
         ops = self.code.listing.instructions
         chosen = [i for i in instructions if holds(ops[i])]
         lines = [ops[self.callers.get(i, i)].source for i in chosen]

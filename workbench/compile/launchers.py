@@ -4,8 +4,6 @@ Triton up to 3.6 writes a launcher in C for each signature and calls the C compi
 launch: 0.3 s each on the host of an H100, in the one process that measures, while compilers idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
@@ -17,8 +15,7 @@ _built: set[str] = set()  # signatures in this process
 
 def build_launchers(kernels: Iterable[Any], backend: str) -> None:
     """Store the launcher of each compiled kernel (`triton.compiler.CompiledKernel`) in Triton's
-    cache, where a real launch finds it. One that cannot be built is left to that launch, which says
-    why."""
+    cache, where a real launch finds it. One that fails is left to that launch, which says why."""
     package, name = _CLASSES[backend]
     driver = import_module(f"triton.backends.{package}.driver")
     if not hasattr(driver, "make_launcher"):  # later versions compile none

@@ -1,7 +1,5 @@
 """Capture kernel launches for a target GPU that need not be present."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ The result says how much of each tensor is written, which programs write the ele
 about, and whether two programs write one element.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +28,6 @@ CHUNK = 1 << 21  # elements of one store whose addresses are computed at a time
 MOST = 1 << 28  # elements that all programs may write
 MOST_TRIPS = 4096  # of a loop around a store
 NOBODY = -1
-Elements = Mapping[str, Any]  # indices from the pointer on, by the name of the argument
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,8 @@ def footprint_of(
     programs = math.prod(grid)
     seen = _Seen(inputs, programs)
     needed = needed_values(function, lambda op: op.word in WRITES)
-    largest = _largest_store(function)
-    step = max(1, CHUNK // largest)
+    stores = [op for op in every_op(function.body) if op.word in WRITES]
+    step = max(1, CHUNK // max((pointer_type(op).count for op in stores), default=1))
     for begin in range(0, programs, step):
         numbers = np.arange(begin, min(programs, begin + step))
         _WriteWalk(function, numbers, grid, inputs, needed, seen)
@@ -75,11 +72,6 @@ def footprint_of(
     }
     written = tuple(tensor.result() for tensor in seen.tensors.values())
     return Footprint(programs, written, writers)
-
-
-def _largest_store(function: Function) -> int:
-    stores = [op for op in every_op(function.body) if op.word in WRITES]
-    return max((pointer_type(op).count for op in stores), default=1)
 
 
 class _Writers:

@@ -5,8 +5,6 @@ must do the kernel's arithmetic and load nothing inside its loop. Counts of inst
 prove more: each variant's result is checked where it is timed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 

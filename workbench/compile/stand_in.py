@@ -4,8 +4,6 @@ Programs ask for these at the top of their files, to choose configs, grids or wh
 Tensors lie on the CPU, and nothing is launched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -22,8 +20,7 @@ NO_GPU = re.compile(r"active drivers|cuda|nvidia|\bgpu\b|\bno device|device.*not
 
 
 class HiddenTarget:
-    """The device that is compiled for in this process, while its driver is hidden from an
-    import."""
+    """The device compiled for in this process, while its driver is hidden from an import."""
 
     device: Device | None = None
 

@@ -5,8 +5,6 @@ Each process then compiles the sources of torch and Triton again, thousands of f
 has twenty processes.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Timestamps of stored results, the ids of runs that begin with one, and the folders of runs."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A base of classes that the end of a `with` block closes."""
 
-from __future__ import annotations
-
 from typing import Self
 
 

@@ -4,8 +4,6 @@ Counts are of instructions in the listing, not of executions. Hot code is that i
 all of a kernel without a loop, with the functions that it calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

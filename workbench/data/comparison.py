@@ -3,8 +3,6 @@
 Its exit code, its JSON and annotations follow from this alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal

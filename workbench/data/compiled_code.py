@@ -1,7 +1,5 @@
 """The machine code of a config, as two compilers or two versions of a kernel are compared by it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ of `workbench.readers` a module with a READER. One of `workbench.devices`, `x1 =
 is a package in whose folder `x1.toml` lies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -37,8 +35,7 @@ def contributed_modules(group: Group) -> Mapping[str, str]:
 
 
 def device_file(name: str) -> Path | None:
-    """Return the file of a contributed device, without importing its package; None where there is
-    none."""
+    """Return the file of a contributed device, without importing its package; None without one."""
     from importlib.util import find_spec
 
     package = contributed_modules("workbench.devices").get(name)

@@ -30,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from workbench.data.clock import epoch_of, is_id
 from workbench.data.closing import Closing
 from workbench.data.environment import environment_id
+from workbench.data.errors import first_line
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.files import history_file
 from workbench.data.plain import check_fields
@@ -378,7 +379,7 @@ class History(Closing):
         for table, kinds in _KINDS:
             rows = [_entry_row(table, e) for e in events if isinstance(e, kinds)]
             if rows:
-                _insert_all(db, table, rows)
+                _insert_new(db, table, rows)
                 count += len(rows)
         for end in (e for e in events if isinstance(e, RunFinished)):
             count += _set_state(db, end.run, end.state)
@@ -386,9 +387,10 @@ class History(Closing):
 
     def _insert_run(self, db: sa.Connection, run: Run) -> None:
         row = _run_row(run)
-        environment = _environment_row(run.environment, row["environment"])
-        _insert_once(db, _ENVIRONMENTS, environment)
-        if _insert_once(db, _RUNS, row):
+        environment = {**vars(run.environment), "payload": dumps(run.environment)}
+        environment["id"] = row["environment"]
+        _insert_new(db, _ENVIRONMENTS, [_table_row(_ENVIRONMENTS, environment)])
+        if _insert_new(db, _RUNS, [row]):
             return
         stored = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == run.id))
         if stored != row["payload"]:
@@ -399,12 +401,10 @@ class History(Closing):
     def find(self, keys: Iterable[str], phase: str | None = None) -> dict[str, Outcome]:
         """Return the newest outcome of each key that has one. With a phase, only records of that
         phase count, and failures, which have none: a config that failed need not be tried again."""
-        distinct = list(dict.fromkeys(keys))
         results: dict[str, Outcome] = {}
         with self._reading() as db:
-            for start in range(0, len(distinct), _KEYS_AT_ONCE):
-                query = _newest(distinct[start : start + _KEYS_AT_ONCE], phase)
-                for row in db.execute(query):
+            for some in _batches(dict.fromkeys(keys), _KEYS_AT_ONCE):
+                for row in db.execute(_newest(some, phase)):
                     if (outcome := self._load(row.payload, (Record, Failure))) is not None:
                         results[row.key] = outcome
         return results
@@ -871,8 +871,7 @@ def _orphan_clause(before_s: float) -> sa.ColumnElement[bool]:
 
 
 def _ceilings_in_use(newest_first: Sequence[Any]) -> set[str]:
-    """Return the newest complete run of `ceilings` of each device, which pages and experiments
-    take."""
+    """Return each device's newest complete run of `ceilings`, which pages and experiments take."""
     by_device: dict[str, str] = {}
     for run in newest_first:
         if run.engine == "ceilings" and run.state == "complete":
@@ -887,7 +886,7 @@ def _began(run: Any) -> float:
 
 
 def _count(db: sa.Connection, table: sa.Table, runs: Sequence[str]) -> int:
-    some = (runs[n : n + _BATCH] for n in range(0, len(runs), _BATCH))
+    some = _batches(runs, _BATCH)
     counts = (sa.select(sa.func.count()).where(table.c.run.in_(ids)) for ids in some)
     return sum(db.scalar(query) or 0 for query in counts)
 
@@ -937,26 +936,16 @@ def _equal(query: sa.Select[Any], table: sa.Table, **columns: str | None) -> sa.
     return query.where(*(table.c[name] == v for name, v in columns.items() if v is not None))
 
 
-def _insert_once(db: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with the same identity exists. Returns whether it is new."""
+def _insert_new(db: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Insert the rows of which none with the same identity exists, in one statement for all.
+    Returns whether the only one is new."""
     insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
-    return db.execute(insert(table).values(row).on_conflict_do_nothing()).rowcount > 0
+    return db.execute(insert(table).on_conflict_do_nothing(), list(rows)).rowcount > 0
 
 
 def _set_state(db: sa.Connection, run_id: str, state: str) -> bool:
     done = db.execute(_RUNS.update().where(_RUNS.c.id == run_id).values(state=state))
     return done.rowcount > 0
-
-
-def _insert_all(db: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert the rows of which none with the same identity exists, in one statement for all."""
-    insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
-    db.execute(insert(table).on_conflict_do_nothing(), list(rows))
-
-
-def _environment_row(environment: Environment, identity: str) -> dict[str, Any]:
-    values = {**vars(environment), "id": identity, "payload": dumps(environment)}
-    return _table_row(_ENVIRONMENTS, values)
 
 
 def _run_row(run: Run) -> dict[str, Any]:
@@ -1049,7 +1038,9 @@ def _engine(place: URL, reading: bool = False) -> sa.Engine:
             "(pip install 'psycopg[binary]')"
         ) from None
     except (SQLAlchemyError, TypeError, ValueError) as error:
-        raise HistoryError(f"cannot open {name}: {_first_line(error)}; correct the URL") from None
+        raise HistoryError(
+            f"cannot open {name}: {first_line(error).rstrip('.')}; correct the URL"
+        ) from None
 
 
 def _sqlite(place: URL, reading: bool) -> sa.Engine:
@@ -1065,7 +1056,7 @@ def _sqlite(place: URL, reading: bool) -> sa.Engine:
     engine = sa.create_engine(place, connect_args={"timeout": _BUSY_S})
     sa.event.listen(engine, "connect", _set_up_sqlite)
     if reading:
-        sa.event.listen(engine, "connect", _never_write)
+        sa.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA query_only=ON"))
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -1081,8 +1072,7 @@ def _refuse_irregular(path: Path, name: str) -> None:
 
 
 def _refuse_read_only(path: Path, name: str) -> None:
-    """Raise HistoryError where nothing can be written: before a run begins, not at its first
-    outcome."""
+    """Raise HistoryError where nothing can be written: before a run, not at its first outcome."""
     if path.is_file() and not (_writable(path) and _writable(path.parent)):
         raise HistoryError(
             f"cannot write {name}: it is read-only; choose a file in a folder that you may write to"
@@ -1111,10 +1101,6 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK)
 
 
-def _never_write(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA query_only=ON")
-
-
 def _set_up_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # Python's own BEGIN leaves CREATE TABLE outside
     connection.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged row
@@ -1124,8 +1110,7 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(db: sa.Connection) -> None:
-    """Take the lock at once in a writer: SQLite does not wait for a reader that becomes a
-    writer."""
+    """Take the lock at once in a writer: SQLite waits for no reader that becomes a writer."""
     writes = db.get_execution_options().get("writes")
     db.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -1143,13 +1128,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 
 
 def _reason(error: Exception) -> str:
+    what = first_line(getattr(error, "orig", None) or error).strip().rstrip(".")
     if isinstance(error, ValueError):
-        return f"a row is damaged ({_first_line(error)}); import its events file into a new history"
-    what = _first_line(getattr(error, "orig", None) or error)
+        return f"a row is damaged ({what}); import its events file into a new history"
     advice = (then for word, then in _ADVICE if word in what)
     return f"{what}; {next(advice, 'check the URL and the rights to that database')}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__

@@ -5,8 +5,6 @@ something, dominates the other. Those that no config dominates are the front. Wh
 occupancy and caches make of it is not counted, so the front has no order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.data.record import Outcome

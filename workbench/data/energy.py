@@ -1,7 +1,5 @@
 """Compare the energy of records: ratios, the Pareto front of time and energy, work per joule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from workbench.data import stats

@@ -3,8 +3,6 @@
 Nothing is looked up on import, and nothing is guessed: unknown values are None.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -230,8 +228,7 @@ def output_of(*command: str) -> str | None:
 
 
 def _os() -> str:
-    """Return `Linux 6.1.0 x86_64`, without suffixes of the version, which may identify the
-    builder."""
+    """Return `Linux 6.1.0 x86_64`, without the version's suffixes, which may name the builder."""
     release = platform.mac_ver()[0] or platform.release()
     number = re.match(r"[\d.]*\d", release)
     name = "macOS" if platform.system() == "Darwin" else platform.system()
@@ -315,8 +312,7 @@ def gpus_of_host() -> list[str]:
 
 
 def _ptxas(name: str) -> str | None:
-    """Return the version of the ptxas that Triton calls: `12.9.86`. Running it takes about 20
-    ms."""
+    """Return the version of the ptxas that Triton calls: `12.9.86`. Running it takes 20 ms."""
     home = _home("triton")
     chosen = os.environ.get(f"TRITON_{name.upper().replace('-', '_')}_PATH")
     bundled = str(home / "backends" / "nvidia" / "bin" / name) if home else None

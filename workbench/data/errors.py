@@ -1,7 +1,5 @@
 """Format exceptions as one sentence."""
 
-from __future__ import annotations
-
 from workbench.spec import WorkbenchError
 
 
@@ -18,3 +16,8 @@ def first_sentence(error: BaseException) -> str:
         return first_sentence(error.__cause__)  # Triton quotes the source line before the reason
     text = lines[-1] if lines and lines[0].startswith("at ") else (lines or [""])[0]
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text, or the name of its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

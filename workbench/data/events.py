@@ -5,13 +5,11 @@ it was writing; a reader keeps every good line of a damaged file and reports wha
 others.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -224,14 +222,11 @@ def event_of(line: bytes) -> Event:
 def _own(restored: type, plain: Mapping[str, Any]) -> Any:
     try:
         # a field with a default is later than the first files
-        needed = [f.name for f in fields(restored) if not _has_default(f) or f.name in plain]
+        without = {f.name for f in fields(restored) if f.default is f.default_factory is MISSING}
+        needed = [f.name for f in fields(restored) if f.name in plain or f.name in without]
         return restored(**{name: decode_plain(plain[name]) for name in needed})
     except KeyError as error:
         raise ValueError(f"a {restored.__name__} lacks the field {error}") from None
-
-
-def _has_default(declared: Field[Any]) -> bool:
-    return declared.default is not MISSING or declared.default_factory is not MISSING
 
 
 def line_of(event: Event) -> bytes:
@@ -245,8 +240,7 @@ def line_of(event: Event) -> bytes:
 
 
 def _ends_torn(file: int) -> bool:
-    """Return whether the last byte is not a line's end, because the previous writer was killed in
-    its line."""
+    """Return whether the last byte is not a line's end, as the previous writer was killed in it."""
     size = os.fstat(file).st_size
     if size == 0:
         return False

@@ -1,7 +1,5 @@
 """Exit codes of every command. docs/commands.md lists them."""
 
-from __future__ import annotations
-
 PASSED = 0
 FAILED = 1  # a comparison is SLOW, or a result is wrong
 COULD_NOT_RUN = 2  # an error in one sentence, or nothing gave a time

@@ -5,8 +5,6 @@ that it must move: a barrier of all warps replaced by mbarriers, stores by the c
 by direct ones, loads of tensor memory issued one step ahead, operands of the epilogue prefetched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ Only a regular file is replaced. A FIFO, a device or a descriptor (`/dev/stdout`
 a link stays a link: its target is written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -4,8 +4,6 @@ Code under test has the rights of the user: it can rewrite the file of the Spec 
 lay bytecode beside either file, which Python would run in place of the text.
 """
 
-from __future__ import annotations
-
 import linecache
 import sysconfig
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a check of an Impl's results found, before a gate compares its speed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Locks between processes of one machine: of a GPU, and of a sweep whose times are predicted."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -4,8 +4,6 @@ number, host or user name.
 The parsers are pure functions of text. `read_mac` runs the programs; no Mac has run it yet.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

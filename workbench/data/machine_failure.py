@@ -5,8 +5,6 @@ a config. Such a failure is shown where it happened, and stands for no later run
 is read, so that those which were stored before are known, too.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -56,8 +54,7 @@ def full_folder(folders: Iterable[str]) -> str | None:
 
 
 def is_of_machine(reason: str) -> bool:
-    """Return whether a failure's reason names the machine or the environment, and not the
-    config."""
+    """Return whether a failure's reason names the machine or the environment, not the config."""
     if _MACHINE.search(reason):
         return True
     module = _ATTRIBUTE.search(reason)  # a file of that name hides the standard library's

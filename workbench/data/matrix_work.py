@@ -1,7 +1,5 @@
 """Operations of one matrix instruction, by its opcode."""
 
-from __future__ import annotations
-
 import re
 
 # Counters of FLOP of the matrix unit by the type of its operands. Those of one sparsity are parts

@@ -1,7 +1,5 @@
 """Limit the memory of a process, so that one that takes too much fails alone."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Find two modes in samples of a time, such as a kernel that takes 40 us or 125 us by turns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

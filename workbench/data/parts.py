@@ -1,8 +1,6 @@
 """The parts of the workbench: folders, and modules that belong to them, which an installation may
 lack. No file outside a part imports it at its top, so all else works without it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,8 +55,7 @@ PARTS: Mapping[str, PackagePart] = {
     ),
     "cluster": PackagePart(("workbench.backend.cluster",), ("commands.gpu_lines",)),
     "two_tritons": PackagePart(
-        ("workbench.backend.version_timing",),
-        ("commands.compiler_comparison",),
+        ("workbench.backend.version_timing",), ("commands.compiler_comparison",)
     ),
 }
 

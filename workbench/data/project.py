@@ -1,7 +1,5 @@
 """Identity of the project that a run belongs to: its repository, or else the working folder."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

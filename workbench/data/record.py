@@ -4,8 +4,6 @@ The sweep yields it, the events file and the database store it, the reports draw
 `Predicted` are different types with different fields, and nothing converts one into the other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -304,8 +302,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name
-        alone."""
+        """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; of a library only its name."""
         return f"{self.impl} {label(self.config)}" if self.config else self.impl
 
     @property

@@ -1,7 +1,5 @@
 """Library references of GPUs: the rates by which the times of two GPUs are told apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 # Copy bandwidth and one product repeat to within 1 to 2 % on one GPU; GPUs of one model differ by

@@ -5,8 +5,6 @@ the fields of its type and no other, finite numbers, and short printable texts t
 One line that is not so refuses the file.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -4,8 +4,6 @@ First-pass times and final times come from different protocols, so they are neve
 final records are ranked if there are any, else first-pass records.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +20,7 @@ from workbench.data.record import (
     Record,
     Run,
     Stage,
+    group_by,
 )
 from workbench.data.units import three_digits
 from workbench.spec import label
@@ -101,8 +100,7 @@ def config_key(case: Case) -> ConfigKey:
 
 
 def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes that may be ranked for this run: with its sizes, dtype and kind of
-    time."""
+    """Return the outcomes that may be ranked for this run: of its sizes, dtype, kind of time."""
     return [
         o
         for o in outcomes
@@ -430,9 +428,7 @@ def representatives(
     """Return one record for each config that was timed, in the given order: its own, or that of a
     duplicate: of a launch of today (by key), or of an Impl that the kernel's file lists first."""
     order = {key: place for place, key in enumerate(launches)}
-    alike: dict[str, list[Record]] = {}
-    for record in records:
-        alike.setdefault(_binary(record), []).append(record)
+    alike = group_by(records, _binary)
     return [
         min(
             (leader, *(r for r in alike[_binary(leader)] if r.same_as and same_code(r, leader))),

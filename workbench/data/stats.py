@@ -1,8 +1,6 @@
 """Compute medians, ratios and their intervals: pure functions of numbers; the bootstrap needs
 numpy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

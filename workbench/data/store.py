@@ -1,7 +1,5 @@
 """Write a run to both stores: the events file and the database."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The queue of submissions in the database: what was judged, what runs, and how it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

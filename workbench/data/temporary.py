@@ -4,8 +4,6 @@ Each holds a file that is locked as long as its process lives. A lock ends with 
 that ends, so a folder whose lock is free is a leftover.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

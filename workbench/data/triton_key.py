@@ -6,8 +6,6 @@ sweep has twenty processes. The hash is kept in the user's cache folder for the 
 times of change of the same files, so that another Triton, or a changed one, has another.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from contextlib import suppress

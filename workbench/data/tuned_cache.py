@@ -10,18 +10,16 @@ between configs (waves of blocks, trips of the loop, what the cache holds) depen
 sizes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, TypeVar
 
+from workbench.data.clock import epoch_of
 from workbench.data.files import FileError, reason_of, write_file
 from workbench.data.plain import Damage, Format, Line, Seconds, Values, Whole, read_as, read_rows
 from workbench.spec import Sizes, WorkbenchError
@@ -31,18 +29,6 @@ Key = tuple[object, ...]
 
 class TunedError(WorkbenchError):
     """The tuned cache cannot be read or written; one sentence, with what to do next."""
-
-
-def _epoch(at: str) -> float:
-    when = datetime.fromisoformat(at)
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return _epoch(text) > 0
-    except (ValueError, OverflowError):
-        return False
 
 
 FORMAT = Format(
@@ -61,12 +47,11 @@ Extents = Annotated[
     Numbers, Values(lambda sizes: min(sizes.values(), default=0) >= 0, "sizes of at least 0")
 ]
 Time = Annotated[Seconds, Values(lambda s: s > 0, "a time above 0 s")]
-Date = Annotated[Line, Values(_is_date, "a date")]
+Date = Annotated[Line, Values(lambda at: epoch_of(at) > 0, "a date")]
 Number = Annotated[Whole, Values(lambda n: n > 0, "a whole number above 0")]
 Bits = Annotated[str, Values(("", "default").__contains__, "empty or `default`")]
 Letters = Annotated[
-    str,
-    Values(lambda s: not s or (s.isascii() and s.isalpha() and s.isupper()), "capital letters"),
+    str, Values(lambda s: not s or (s.isascii() and s.isalpha() and s.isupper()), "capital letters")
 ]
 
 
@@ -194,7 +179,7 @@ class Tuned:
             and not e.predicted
             and bucket(e.sizes) == bucket(sizes)
         ]
-        return min(near, key=lambda e: (distance(e.sizes, sizes), -_epoch(e.at)), default=None)
+        return min(near, key=lambda e: (distance(e.sizes, sizes), -epoch_of(e.at)), default=None)
 
     def matching(
         self,
@@ -203,8 +188,7 @@ class Tuned:
         device: str | None = None,
         dtype: str | None = None,
     ) -> list[Entry]:
-        """Return the entries that match all given values: by problem, the fastest Impl of each
-        first."""
+        """Return the entries that match all given values: by problem, its fastest Impl first."""
         request = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
         results = [
             e
@@ -226,9 +210,8 @@ def distance(a: Sizes, b: Sizes) -> float:
 
 
 def _age(entry: Entry) -> tuple[float, str]:
-    """Return a sort key by date; the text decides between equal dates, so the order of merging does
-    not."""
-    return _epoch(entry.at), json.dumps(asdict(entry), sort_keys=True)
+    """Return a sort key by date; between equal dates the text decides, not the order of merging."""
+    return epoch_of(entry.at), json.dumps(asdict(entry), sort_keys=True)
 
 
 # The file

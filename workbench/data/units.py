@@ -1,7 +1,5 @@
 """Write numbers with their units, as messages, consoles and pages show them."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 

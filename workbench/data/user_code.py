@@ -5,8 +5,6 @@ that run the user's code are marked in memory that both share, each with a time 
 ends a child that outlasts one, and says which code it was.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

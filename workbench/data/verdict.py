@@ -1,7 +1,5 @@
 """Judge the ratio of two operands. Pure functions of records, no torch, no clock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -96,8 +94,7 @@ def compare_predictions(left: Record, right: Record, same_launches: bool) -> Wor
 
 
 def _operand(ratio: Ratio, threshold: float) -> str:
-    """Return where an interval lies: "above", "below" or "inside" the thresholds, or "across"
-    one."""
+    """Return where an interval lies: "above", "below", "inside" the thresholds, "across" one."""
     if ratio.low > 1 + threshold:
         return "above"
     if ratio.high < 1 / (1 + threshold):
@@ -154,8 +151,7 @@ def sentence(result: Verdict, left_name: str, right_name: str) -> str:
 
 
 def _difference(ratio: Ratio) -> str:
-    """Return `2.0 % slower (1.8 to 2.2 %)`; if the interval includes 1, its ends carry their
-    signs."""
+    """Return `2.0 % slower (1.8 to 2.2 %)`; if the interval includes 1, its ends have signs."""
     if ratio.low > 1 or ratio.high < 1:
         slower = ratio.low > 1
         near, far = sorted(_percent(end, slower) for end in (ratio.low, ratio.high))

@@ -12,8 +12,6 @@ size that microbenchmarks report, and from memory otherwise. No Apple GPU was us
 Predictions whose intervals overlap must not be ranked.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -69,10 +67,7 @@ ASSUMPTIONS = (
         + ", ".join(f"{_percent(SHARES[name])} on {name} chips" for name in list(SHARES)[:3])
         + ": what 13 published times reach, and 15 % on either side",
     ),
-    (
-        "Arithmetic",
-        f"{_percent(SHARES['arithmetic'])} of the stated peak, after 5 published times",
-    ),
+    ("Arithmetic", f"{_percent(SHARES['arithmetic'])} of the stated peak, after 5 published times"),
     ("Dispatch", f"{LAUNCH_S * 1e6:g} µs each, x{LOW} to x{HIGH:g}"),
     ("Waves", f"{LATENCY_S * 1e6:g} µs for each {RESIDENT_THREADS} threads of a core"),
     (
@@ -128,8 +123,7 @@ def _middle(ends: tuple[float, float]) -> float:
 
 
 def unsaid(device: Device, dtype: str, flops: int, least_bytes: int) -> str:
-    """Return what no sweep for the device will say, for the reader to see before its first
-    config."""
+    """Return what no sweep for the device will say, to be read before its first config."""
     if not lacks_peak(device, dtype, flops, least_bytes):
         return (
             "No config will be called the fastest: registers, occupancy and caches need a Mac. "

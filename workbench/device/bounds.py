@@ -1,7 +1,5 @@
 """Least times of a call on a device, from its datasheet."""
 
-from __future__ import annotations
-
 from workbench.device.hardware import Device
 
 

@@ -14,8 +14,6 @@ good that is; then they correct, too.
 on devices of one architecture. `tuner/choice.py` orders Impls by it.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -306,11 +304,7 @@ def _merge_calibrations(
         return ours or theirs
     measured = set(ours.kernels)
     times = [t for t in theirs.times if (t.kernel, t.dtype) not in measured]
-    return replace(
-        ours,
-        times=(*ours.times, *times),
-        digest=ours.digest + theirs.digest,
-    )
+    return replace(ours, times=(*ours.times, *times), digest=ours.digest + theirs.digest)
 
 
 @lru_cache(maxsize=128)

@@ -10,8 +10,6 @@ and latency are those of its instructions (`warp_timeline.py`). Constants that
 H200 (docs/model.md); the model was compared with measured times on these two alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

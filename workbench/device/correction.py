@@ -21,7 +21,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Predicted, Resources
+from workbench.data.record import Predicted, Resources, group_by
 from workbench.data.stats import median
 from workbench.device.bounds import bound_s
 from workbench.device.calibration import CalibrationTime, calibration_of
@@ -221,8 +221,7 @@ def is_aligned(spec: Spec, sizes: Sizes) -> bool:
 
 
 class CalibratedKernel:
-    """Times of a kernel at one dtype, at sizes of one alignment, and what corrects a model by
-    them."""
+    """Times of a kernel at one dtype and one alignment, and what corrects a model by them."""
 
     def __init__(
         self,
@@ -236,9 +235,7 @@ class CalibratedKernel:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.places, self.logs = places, logs
         self.correction = Correction(device.limits, places, logs)
-        self._config_places: dict[tuple[str, Any], list[ModelledConfig]] = {}
-        for place in places:
-            self._config_places.setdefault((place.impl.name, place.config), []).append(place)
+        self._config_places = group_by(places, lambda place: (place.impl.name, place.config))
         self._tiles: dict[int, object] = {}
         self.impls = {place.impl.name for place in places}  # that were measured
 
@@ -376,8 +373,7 @@ def measured_config(spec: Spec, time: CalibrationTime) -> ModelledConfig | None:
 def guessed_config(
     impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
 ) -> ModelledConfig | None:
-    """Return a config with the resources that the model expects before compiling, or None where it
-    cannot."""
+    """Return a config with the resources that the model expects of it uncompiled, or None."""
     each = guesses(impl, config, device, dtype, sizes)
     if not each:
         return None

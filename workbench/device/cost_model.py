@@ -22,8 +22,6 @@ ours, fitted to measured tables of one NVIDIA H200 (see docs/facts.md), and are 
 other devices in clock cycles and nanoseconds. Its accuracy on those was never measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -424,8 +422,7 @@ class _Model:
         return self.stages > 1 and wide and loops
 
     def step(self, blocks: int) -> tuple[float, ...]:
-        """Return compute, cache, shared, issue, special and latency seconds of a step of
-        `blocks`."""
+        """Return compute, cache, shared, issue, special, latency seconds of a step of `blocks`."""
         if blocks not in self._steps:
             self._steps[blocks] = self._step(blocks)
         return self._steps[blocks]
@@ -518,8 +515,7 @@ def norm(terms: Sequence[float], p: float) -> float:
 
 
 def require_figures(device: Device, *peaks: str) -> None:
-    """Raise ValueError where the clock, the bandwidths or one of these peaks of a device are
-    unknown."""
+    """Raise ValueError where clock, bandwidths or one of these peaks of a device are unknown."""
     figures = [device.clock_hz, device.dram, device.cache_bandwidth, *map(device.peaks.get, peaks)]
     if None in figures:
         names = ("clock", "memory bandwidth", "cache bandwidth", *(f"{one} peak" for one in peaks))

@@ -1,8 +1,6 @@
 """Ask NVIDIA's driver which GPUs it shows, as torch's runtime would, in 0.2 s: importing torch
 takes 1 to 4 s. Nothing starts on a GPU."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 

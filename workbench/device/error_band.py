@@ -7,8 +7,6 @@ without one, or as short as a launch; or timed from its code, where it declares 
 without bands was never compared with the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.data.record import Case, Measured, Predicted, Record, Resources
@@ -66,8 +64,7 @@ def _band(case: Case, kind: BandKind) -> Band | None:
 
 
 def estimate_band(device: Device) -> Band | None:
-    """Return the band of times that are predicted before compiling; None where the device was never
-    compared."""
+    """Return the band of times that are predicted uncompiled; None for a device never compared."""
     return next((band for band in device.bands if band.kind == "estimate"), None)
 
 

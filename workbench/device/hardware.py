@@ -146,7 +146,8 @@ class Devices(Mapping[str, Device]):
 
     def __getitem__(self, name: str) -> Device:
         own = name in _names(self.folder)
-        file = self.folder / f"{name}.toml" if own else self._contributed_file(name)
+        added = device_file(name) if self.folder == FOLDER else None
+        file = self.folder / f"{name}.toml" if own else added
         if file is not None:
             device = read_device(file)
             if (device.backend in COMPILED) == self.compiled:
@@ -156,9 +157,6 @@ class Devices(Mapping[str, Device]):
     def __iter__(self) -> Iterator[str]:
         others = contributed_modules("workbench.devices") if self.folder == FOLDER else ()
         return (name for name in sorted({*_names(self.folder), *others}) if name in self)
-
-    def _contributed_file(self, name: str) -> Path | None:
-        return device_file(name) if self.folder == FOLDER else None
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

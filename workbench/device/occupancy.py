@@ -4,8 +4,6 @@ Pure arithmetic on the compiler's figures, the same as cuda_occupancy.h of the C
 as LLVM's AMDGPU back end assumes. Occupancy says how full a core can be, not how fast it is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,9 +39,9 @@ def occupancy(device: Device, *, threads: int, registers: int, shared_bytes: int
             f"a block needs at least 1 thread and no negative resources, not {threads} threads, "
             f"{registers} registers and {shared_bytes} bytes"
         )
-    warps = -(-threads // device.limits.warp_size)
+    warps, most = -(-threads // device.limits.warp_size), device.limits.threads_per_block
     fits: dict[Limiter, int] = {
-        "threads": _thread_limit(device, threads, warps),
+        "threads": device.warps_per_core // warps if threads <= most else 0,
         "blocks": _block_limit(device, warps),
         "registers": _register_limit(device, registers, warps),
         "shared memory": _shared_limit(device, shared_bytes),
@@ -65,12 +63,6 @@ def waves(device: Device, programs: int, blocks_per_core: int) -> tuple[float, f
         return 0.0, 0.0
     left_over = programs % places
     return programs / places, (places - left_over) / places if left_over else 0.0
-
-
-def _thread_limit(device: Device, threads: int, warps: int) -> int:
-    if threads > device.limits.threads_per_block:
-        return 0
-    return device.warps_per_core // warps
 
 
 def _block_limit(device: Device, warps: int) -> int:

@@ -5,8 +5,6 @@ The machine code itself says what overlaps: how many loads of an unrolled loop a
 before the first is waited for, and where a reduction waits for shared memory.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

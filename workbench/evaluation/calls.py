@@ -1,8 +1,6 @@
 """Choose the calls by which a kernel is evaluated: sizes, values and their order are not known to
 it beforehand."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ constants. Triton's interpreter runs device code as Python; nothing in this file
 name or an attribute by which it could leave the arithmetic.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
 from collections.abc import Iterator, Mapping, Sequence
@@ -262,10 +260,7 @@ class _DeviceBody(ast.NodeTransformer):
     """Holds the statements of one function to what device code may be, and replaces its names."""
 
     def __init__(
-        self,
-        title: str,
-        node: ast.FunctionDef,
-        meanings: Mapping[str, ast.expr | tuple[str, ...]],
+        self, title: str, node: ast.FunctionDef, meanings: Mapping[str, ast.expr | tuple[str, ...]]
     ) -> None:
         self._title, self._known, self._args = title, meanings, node.args
         self._local = {a.arg for a in self._all_arguments()}

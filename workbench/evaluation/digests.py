@@ -1,7 +1,5 @@
 """Bind a verdict to what was judged: digests of the files, and of all that takes part."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run the parts of an evaluation, each in the process that may run it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -104,8 +102,7 @@ class Evaluator:
         return self._outcome(self._compilers.submit(compile_task, job, timeout_s=COMPILE_TIMEOUT_S))
 
     def check(self, submission: Submission, facts: SpecFacts) -> CheckedCalls:
-        """Return the results of calls in the interpreter, at sizes that the Spec names and at
-        others."""
+        """Return the results of calls in the interpreter, at sizes of the Spec and at others."""
         named, hidden = _accepted_sizes(submission, facts)
         if not named:
             reason = "the config takes none of the sizes to check"

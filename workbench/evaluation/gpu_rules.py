@@ -6,8 +6,6 @@ makes the least integer of a float that is too large, and NVIDIA the greatest. W
 defines is here as NVIDIA has it.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 import secrets

@@ -6,8 +6,6 @@ shapes, strides and dtypes of its inputs, and nothing in its file changes the pr
 The file is read and not executed. What is not on the lists below makes its launches a claim.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import sys

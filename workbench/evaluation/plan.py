@@ -4,8 +4,6 @@ A process that runs the code under test records plans. They travel as JSON, each
 that is declared here, and `fault_of` holds them to the inputs of the Spec before any is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ was before any code of the file ran, build the device functions from their text,
 compile them, and compare. Rules that they decide are evidence; the others are the file's word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -410,8 +408,7 @@ def _steps(call: PlannedCall) -> list[LaunchStep]:
 
 
 def _kinds(plan: LaunchPlan, place: int) -> list[tuple[int, tuple[tuple[str, Any], ...]]]:
-    """Return the functions that a call launches, each with its flags: arguments that are no
-    numbers."""
+    """Return the functions that a call launches, each with its flags: arguments, not numbers."""
     return [
         (
             launch.function,

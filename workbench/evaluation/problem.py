@@ -39,8 +39,7 @@ class SpecFacts:
 
 @dataclass(frozen=True)
 class KnownCosts(Spec):
-    """A Spec of which only the costs at one set of sizes are known: its code is in another
-    process."""
+    """A Spec with known costs at one set of sizes alone: its code is in another process."""
 
     known_bytes: int = 0
 

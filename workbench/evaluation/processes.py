@@ -1,7 +1,5 @@
 """The processes of an evaluation, by what they may run."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -45,9 +43,7 @@ class Processes:
     under test (`recorders`, `checks`, `compilers`)."""
 
     def __init__(
-        self,
-        sources: Mapping[str, bytes] | None = None,
-        own: Mapping[str, bytes] | None = None,
+        self, sources: Mapping[str, bytes] | None = None, own: Mapping[str, bytes] | None = None
     ) -> None:
         """Start none of them before it is needed. `sources` are the files of the Spec and `own`
         those under test, as they are before any of them is imported."""

@@ -4,8 +4,6 @@ The launcher gets tensors without values, and no launch is compiled or run. Noth
 trusted: what comes out is a plan, which another process trusted.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -60,13 +58,9 @@ class CallLayout:
 
 
 def record_plan(
-    kernel: str,
-    candidate: Candidate,
-    layouts: Sequence[CallLayout],
-    device: Device,
+    kernel: str, candidate: Candidate, layouts: Sequence[CallLayout], device: Device
 ) -> LaunchPlan | str:
-    """Return the plan of a config for inputs of these layouts, or in one clause why there is
-    none."""
+    """Return the plan of a config for inputs of these layouts, or in a clause why not."""
     known = load_kernel(kernel)
     impl = known.impl(candidate.case.impl, candidate.code)
     config = impl.config(**candidate.case.config)
@@ -134,7 +128,10 @@ class _PlanRecorder:
     def call(self, impl: Any, config: Any, layout: Sequence[PlannedView]) -> PlannedCall:
         """Return the plan of one call."""
         self._steps, self._memory = [], _CallMemory()
-        inputs = [_meta_tensor(view) for view in layout]
+        inputs = [
+            torch.empty_strided(v.shape, v.strides, dtype=getattr(torch, v.dtype), device="meta")
+            for v in layout
+        ]
         for x in inputs:
             self._memory.add(x)
         operators = _RecordedOperators(self._memory, self._steps)
@@ -251,11 +248,6 @@ def _free_names(text: str) -> list[str]:
     own = {n.id for n in names if isinstance(n.ctx, ast.Store)}
     own |= {n.arg for n in nodes if isinstance(n, ast.arg)}
     return list(dict.fromkeys(n.id for n in names if n.id not in own))
-
-
-def _meta_tensor(view: PlannedView) -> Any:
-    dtype = getattr(torch, view.dtype)
-    return torch.empty_strided(view.shape, view.strides, dtype=dtype, device="meta")
 
 
 class _RecordedOperators(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of torch is here

@@ -5,8 +5,6 @@ programs are run, and what they write is compared; where a call has several laun
 what it wrote, all programs are run at smaller sizes.
 """
 
-from __future__ import annotations
-
 import inspect
 import random
 import time
@@ -25,8 +23,7 @@ LIMIT_S = 4.0  # of CPU, for programs; the first one is always finished
 
 @dataclass(frozen=True)
 class SampledRun:
-    """How many programs were right, of how many, and whether they wrote their part of each
-    output."""
+    """How many programs were right, of how many, and if they wrote their part of each output."""
 
     programs: int
     total: int

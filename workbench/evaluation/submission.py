@@ -1,7 +1,5 @@
 """Describe the code under test, in a process that may run it. The results are plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The time of a kernel that was evaluated: predicted, or measured beside the library's versions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

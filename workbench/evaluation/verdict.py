@@ -1,7 +1,5 @@
 """Decide from the calls of a kernel which rules it keeps. Pure functions of values."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,7 +124,8 @@ def call_results(
             reason = f"torch computes in the launch ({names}); compute it in the kernel"
             broken.setdefault("operators", _call_text(call, reason))
         if result.launches != functions[call]:
-            reason = _launches_reason(functions[call], result.launches)
+            launched, compiled = ", ".join(result.launches), ", ".join(functions[call])
+            reason = f"a call launches {launched or 'nothing'}, and {compiled} was compiled"
             broken.setdefault("launches", _call_text(call, reason))
     if named_wrong:  # wrong results at other sizes say no more
         broken.pop("sizes", None)
@@ -148,11 +147,6 @@ def call_results(
 def _call_text(call: CheckCall, reason: str) -> str:
     values = " on hard values" if call.hard else ""
     return f"at {sizes_text(call.sizes)}{values} {reason}"
-
-
-def _launches_reason(compiled: tuple[str, ...], launched: tuple[str, ...]) -> str:
-    names = ", ".join(launched) or "nothing"
-    return f"a call launches {names}, and {', '.join(compiled)} was compiled"
 
 
 def _unequal(pairs: Sequence[tuple[CheckCall, CallResult]]) -> str | None:

@@ -559,8 +559,7 @@ def _resources(results: Mapping[str, VariantResult]) -> dict[str, Resources]:
 
 
 def _spilling_parts(results: Mapping[str, VariantResult]) -> list[str]:
-    """Return the parts that spill more registers than the whole: spills are memory traffic of their
-    own."""
+    """Return the parts that spill more registers than the whole: spills are traffic, too."""
     spills = {name: each.spill_bytes for name, each in _resources(results).items()}
     return [
         f"A thread of the {part} variant spills {spills[part]} bytes, one of the whole "

@@ -4,8 +4,6 @@ The calls are those of the timed windows: the same rotation, and the same graph.
 stream between them, since the energy of a hold would be counted too.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from typing import Any

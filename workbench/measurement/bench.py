@@ -129,8 +129,7 @@ class Bench:
         return self._sets[1]
 
     def calls(self, impl: Impl, config: Any, regime: Regime = "cold") -> Rotation:
-        """Return a rotation that calls the Impl at this config on one set of inputs after the
-        other."""
+        """Return a rotation that calls the Impl at this config on each set of inputs in turn."""
         cold = regime == "cold"
         sets, flush = self._sets if cold else self._sets[:1], self._flush if cold else None
         if not impl.mutates:
@@ -300,8 +299,7 @@ class Bench:
 
 @dataclass
 class BenchTime:
-    """A rotation with its sampling method; `calls` calls make one sample. An Entrant of
-    `rounds`."""
+    """A rotation with its sampling method, `calls` calls a sample. An Entrant of `rounds`."""
 
     method: Method
     rotation: Rotation
@@ -333,8 +331,7 @@ class BenchTime:
         return self.begin(seconds, least).window()
 
     def samples(self, count: int) -> list[float]:
-        """Return the seconds of a call from each of `count` samples, without reading the SM
-        clock."""
+        """Return the seconds of a call from each of `count` samples, the SM clock unread."""
         return self._begin_samples(count, None)()
 
     def _begin_samples(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
@@ -356,8 +353,7 @@ class BenchTime:
     def _differences(
         self, whole: Graph, restores: Graph, count: int, clock: SmClock | None
     ) -> Callable[[], list[float]]:
-        """Replay the graph and that of its restores in turn: a sample is the difference of the
-        two."""
+        """Replay the graph and that of its restores in turn: a sample is their difference."""
         turns = cycle((whole.replay, restores.replay))
         device_s = self.rotation.copies.seconds * self.calls if self.rotation.copies else 0.0
         all_ = begin_samples(TimerStep(lambda: next(turns)(), device_s=device_s), 2 * count, clock)

@@ -5,8 +5,6 @@ a second or so, and the SM clock of each window comes from `probe`. No setting o
 changed.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ many steps and begins and ends at an update: the joules between the two, over th
 them. Nothing here knows a GPU: the counter, the calls and the clock are given.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import bisect_left
@@ -94,11 +92,6 @@ class EnergyWindow:
     def power_w(self) -> float:
         """Average power in watts."""
         return self.joules / self.lasted_s
-
-    @property
-    def call_joules(self) -> float:
-        """Joules of one call."""
-        return self.joules / self.calls
 
 
 class WentBack(EnergyError):
@@ -266,7 +259,7 @@ def energy_of(
     windows: Sequence[EnergyWindow], idle_w: float, step_s: float, source: str, regime: str
 ) -> Energy:
     """Return the energy of windows: medians, and the interval from order statistics."""
-    each = [window.call_joules for window in windows]
+    each = [window.joules / window.calls for window in windows]
     low, high = stats.median_interval(each)
     return Energy(
         joules=stats.median(each),

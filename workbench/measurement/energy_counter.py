@@ -3,8 +3,6 @@
 NVIDIA: `nvmlDeviceGetTotalEnergyConsumption`, since the driver was loaded, on Volta and newer.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from workbench.measurement.clocks import uuid_of

@@ -1,7 +1,5 @@
 """Time calls of the user's functions on the GPU of this process."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -75,7 +73,9 @@ class GpuTimer:
         if flushed and self._flush is None:
             self._flush = Flush(self._bench.cache_bytes)
         sets = [(call,) for call in calls]
-        rotation = Rotation(_launch_call, None, sets, self._flush if flushed else None)
+        rotation = Rotation(
+            lambda call, config: call(), None, sets, self._flush if flushed else None
+        )
         return self._bench.choose_method(rotation, self._bench.first_time(rotation))
 
     def summarise(
@@ -94,10 +94,6 @@ class GpuTimer:
     def summary(self, readings: Sequence[Any]) -> Mapping[str, Any]:
         """Return what the sensors say."""
         return self._sensors.summary(readings)
-
-
-def _launch_call(call: Call, *, config: None) -> Any:
-    return call()
 
 
 def gpu_here() -> TimedGpu | None:

@@ -6,8 +6,6 @@ call finds none of its data there. Functions that make no inputs of their own ge
 each call instead. All providers of one size take turns, after the clock has settled.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

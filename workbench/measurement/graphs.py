@@ -7,8 +7,6 @@ us after an empty kernel, 0.34 us after one that wrote 2 MB (H200, driver 580; d
 driver's capture enqueues nothing on its stream.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from functools import cache

@@ -1,8 +1,6 @@
 """Successive halving (Karnin, Koren and Somekh 2013): drop the slower half, double the rest's
 time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ The code under test and the reference never share a process here: this one gets 
 expected output and no tolerance, and the other one compares the bytes that it receives.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@ A kernel that is wrong beyond four standard deviations, or takes no maximum befo
 is right on normal values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

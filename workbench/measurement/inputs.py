@@ -1,7 +1,5 @@
 """Make the inputs of a Spec: random, seeded, on a given device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ the CPU takes about a second. The driver prepares calls: MLX's on a Mac, or one 
 own in a rehearsal and in tests.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,12 +24,7 @@ from workbench.device.hardware import Device
 from workbench.measurement import inputs, rounds
 from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
 from workbench.measurement.correctness import Checked, PreparedProblem, check, check_outputs
-from workbench.measurement.metal_timing import (
-    MetalEntrant,
-    MetalProtocol,
-    TimedCall,
-    measured_time,
-)
+from workbench.measurement.metal_timing import MetalEntrant, MetalProtocol, TimedCall, measured_time
 from workbench.measurement.reference import output_tuple
 from workbench.measurement.rounds import Window
 from workbench.spec import Impl, Sizes, Spec, SpecFault

@@ -4,8 +4,6 @@ Works in Triton's interpreter and on meta tensors. On a GPU a captured graph nam
 instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

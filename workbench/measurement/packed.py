@@ -1,7 +1,5 @@
 """Tensors as plain values, which travel between processes as bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

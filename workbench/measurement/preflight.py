@@ -3,8 +3,6 @@
 No setting of the GPU is changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path

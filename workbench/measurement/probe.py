@@ -5,8 +5,6 @@ a timer of fixed rate and the cycle counter of its core, spins for 30 us and rea
 driver's sensor is slower: it averages over many milliseconds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parameters of a measurement, which are part of every result's key."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -5,8 +5,6 @@ elements it has. A copy, a cast and the result of a lookup are followed in their
 places that their elements come from. Any other operator reads all of the tensors that it gets.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

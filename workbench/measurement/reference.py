@@ -4,8 +4,6 @@ A reference that raises, or gives other outputs than declared, is the fault of t
 says so, and no kernel is blamed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -23,7 +21,7 @@ from workbench.spec import (
     WorkbenchError,
     short,
     sizes_text,
-    solve_axis,
+    solve_sizes,
 )
 
 WIDE = torch.float64  # of every reference
@@ -43,7 +41,7 @@ def reference_outputs(
     Raises SpecFault where the reference raises, changes an input, or gives outputs of another
     number, type, shape, dtype or device than the Spec declares.
     """
-    sizes = _sizes(spec, inputs) if sizes is None else sizes
+    sizes = solve_sizes(spec.inputs, inputs) if sizes is None else sizes
     where = f"the reference of the Spec {spec.name} " + (
         f"at {sizes_text(sizes)} " if sizes else ""
     )
@@ -101,15 +99,6 @@ def form_fault(spec: Spec, outputs: Sequence[Any], device: torch.device) -> str 
 
 def _capitalise(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
-
-
-def _sizes(spec: Spec, inputs: Sequence[Any]) -> dict[str, int]:
-    """Return the sizes that the shapes of the inputs determine."""
-    sizes: dict[str, int] = {}
-    for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
-        for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
-            sizes |= solve_axis(axis, extent, sizes) or {}
-    return sizes
 
 
 def _count_fault(spec: Spec, outputs: Sequence[Any]) -> str | None:

@@ -1,7 +1,5 @@
 """Call one Impl on rotating sets of inputs, with a restore or flush before each where needed."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

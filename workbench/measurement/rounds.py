@@ -170,11 +170,7 @@ def orders(keys: list[K]) -> Iterator[list[K]]:
 
 
 def pooled_time(
-    windows: Sequence[Window],
-    regime: Any,
-    method: Any,
-    protocol: str,
-    **more: Any,
+    windows: Sequence[Window], regime: Any, method: Any, protocol: str, **more: Any
 ) -> Measured:
     """Return the measured time of windows: the median of all samples and its interval. `more` are
     further fields."""

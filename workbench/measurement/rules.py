@@ -3,8 +3,6 @@
 `docs/evaluate.md` is made from this table.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Waits are for the stream alone, never for the whole device: on ROCm that takes several times longer.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

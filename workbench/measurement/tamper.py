@@ -4,8 +4,6 @@ The code under test shares a process with its inputs and with the clock. What it
 found by identity, against a snapshot taken before the kernel's file was imported.
 """
 
-from __future__ import annotations
-
 import builtins
 import gc
 import time

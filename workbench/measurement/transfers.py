@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from workbench.data import stats
-from workbench.data.record import Measured
+from workbench.data.record import Measured, group_by
 from workbench.measurement import rounds
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
@@ -130,7 +130,4 @@ class _Copy:
 
 def group_by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:
     """Return the copies of each kind by its name, the smallest first."""
-    results: dict[str, list[Copied]] = {}
-    for copy in sorted(copies, key=lambda c: c.bytes):
-        results.setdefault(copy.name, []).append(copy)
-    return results
+    return group_by(sorted(copies, key=lambda c: c.bytes), lambda c: c.name)

@@ -543,9 +543,7 @@ def _checked_again(
 
 
 def _entrants(
-    candidates: Sequence[Candidate],
-    estimates: Sequence[float],
-    only: Collection[int] | None = None,
+    candidates: Sequence[Candidate], estimates: Sequence[float], only: Collection[int] | None = None
 ) -> tuple[dict[int, Any], dict[int, Refusal]]:
     """Return an entrant of each candidate, and those that failed, such as a library's call that no
     graph can hold."""

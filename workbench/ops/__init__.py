@@ -6,8 +6,6 @@ under autograd; see docs/ops.md. The functions are made from the Specs; their si
 for editors and type checkers are in `__init__.pyi`, which docs/generate.py writes.
 """
 
-from __future__ import annotations
-
 from workbench.catalog import kernel_names, spec_of
 from workbench.ops.operation import operation_of
 from workbench.ops.shapes import OperationError

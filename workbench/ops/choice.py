@@ -1,7 +1,5 @@
 """Launch an operation by the Impl and the config that `tuner.choice` chooses for its inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ A gradient is computed by a kernel of the workbench where one fits, through its 
 operations of torch otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

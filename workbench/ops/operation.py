@@ -8,8 +8,6 @@ that looks at addresses (tensor descriptors), asks for a cooperative grid, or ru
 them lead each call through some 16 us of Python; `Library` takes 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter

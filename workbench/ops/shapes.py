@@ -1,7 +1,5 @@
 """Shapes and dtypes of an operation's tensors, from its Spec, also where extents are symbols."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -85,13 +83,10 @@ def extents_of(spec: Spec, inputs: Sequence[torch.Tensor]) -> Extents:
 def misfit_text(spec: Spec, inputs: Sequence[torch.Tensor]) -> str:
     """Return one sentence on inputs whose shapes contradict the Spec."""
     each = zip(spec.inputs.items(), inputs, strict=True)
-    parts = (f"{name} `{tensor.axes}` is {shape_text(x)}" for (name, tensor), x in each)
+    parts = (
+        f"{name} `{tensor.axes}` is {'x'.join(map(str, x.shape))}" for (name, tensor), x in each
+    )
     return f"{title(spec)}: the shapes contradict each other: {', '.join(parts)}; correct one."
-
-
-def shape_text(x: torch.Tensor) -> str:
-    """Return a shape as text: `8x128`."""
-    return "x".join(map(str, x.shape))
 
 
 def refusal_text(spec: Spec, extents: Mapping[str, int]) -> str | None:

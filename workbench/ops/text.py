@@ -4,8 +4,6 @@
 is one place that says what an operation takes, the Spec, and no wrapper that could differ from it.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -52,7 +52,8 @@ class CodeView:
 def page(view: CodeView) -> str:
     """Return the page as HTML."""
     code = view.code
-    lines = _source_lines(code)
+    sources = {op.source for op in code.listing.instructions if op.source}
+    lines = {s: n for n, s in enumerate(sorted(sources, key=lambda s: (s.file, s.line)))}
     return render(
         "code.html.j2",
         view=view,
@@ -271,12 +272,6 @@ def comparison_sentence(result: CodeComparison, against: str) -> str:
 # Source and listing, linked both ways
 
 
-def _source_lines(code: MachineCode) -> dict[SourceLine, int]:
-    """Return a number for each source line, by file and line."""
-    sources = {op.source for op in code.listing.instructions if op.source}
-    return {s: n for n, s in enumerate(sorted(sources, key=lambda s: (s.file, s.line)))}
-
-
 def _runs(code: MachineCode) -> dict[SourceLine, list[tuple[int, int]]]:
     """Return the runs of instructions, first and last, that belong to each source line."""
     runs: dict[SourceLine, list[tuple[int, int]]] = {}
@@ -415,7 +410,7 @@ def _block_markup(
 
 def _where(code: MachineCode, index: int, op: Instruction) -> str:
     """Return the place of an instruction: block, address and source line."""
-    block = code.graph.block_at(index)
+    block = next(b for b in code.graph.blocks if b.start <= index < b.end)
     place = f"#{index}" if op.address is None else f"{op.address:04x}"
     line = f", {Path(op.source.file).name}:{op.source.line}" if op.source else ""
     return f"B{block.number} {place}{line}"

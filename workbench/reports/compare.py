@@ -47,6 +47,7 @@ def page(
     are those of the operands, `curves` those of two whole runs."""
     shown_pairs = compared_pairs(run, outcomes, comparisons)
     one = shown_pairs[0].verdict if len(shown_pairs) == 1 else None
+    decided = [pair for pair in shown_pairs if pair.verdict is not None]
     return render(
         "compare.html.j2",
         run=run,
@@ -55,7 +56,7 @@ def page(
         word=one.word if one else "",
         facts=[*_facts(one), *(_energy_facts(shown_pairs[0]) if len(shown_pairs) == 1 else ())],
         shown_pairs=[_pair_fields(n, b, run) for n, b in enumerate(shown_pairs)],
-        forest=_forest(shown_pairs),
+        forest=draw.forest(decided) if len(shown_pairs) > 1 and decided else None,
         curves=[(c.title, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves)],
         profiled=table_of_profiles(profiles, outcomes, operand_titles(comparisons)),
         verdicts=[line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
@@ -223,11 +224,6 @@ def _resources(pair: ComparedPair) -> list[tuple[str, str, str]]:
     results = [(m.head, m.cell(getattr(a, n)), m.cell(getattr(b, n))) for n, m in shown.items()]
     results.append(("programs", str(a.programs), str(b.programs)))
     return [(head, x, y) for head, x, y in results if x != y]
-
-
-def _forest(shown_pairs: Sequence[ComparedPair]) -> Any:
-    results = [pair for pair in shown_pairs if pair.verdict is not None]
-    return draw.forest(results, "forest") if len(shown_pairs) > 1 and results else None
 
 
 def _how(run: Run, shown_pairs: Sequence[ComparedPair]) -> list[tuple[str, str]]:

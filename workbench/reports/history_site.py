@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from workbench.data.clock import slug
+from workbench.data.database import BestTime
+from workbench.data.name_table import NameTable
 from workbench.data.record import Ratio
 from workbench.data.units import amount, duration, rough, span_text, text_of, unit_of
 from workbench.device.error_band import devices_words
@@ -36,25 +38,13 @@ class ListedChange:
     commits: Between
 
 
-class PredictedTime(NamedTuple):
-    """The newest predicted time, in seconds, of a problem that has no measured one."""
-
-    kernel: str
-    sizes: str
-    dtype: str
-    device: str
-    impl: str
-    time_s: float
-    run: str
-
-
 @dataclass
 class Site:
     """What the pages show."""
 
     series: Sequence[HistorySeries]
     changes: Sequence[ListedChange]
-    predictions: Sequence[PredictedTime]
+    predictions: Sequence[BestTime]  # the newest of problems without a measured time
     branches: Sequence[str]  # the one to show first comes first
     commits: Mapping[str, CommitText] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)  # page of a run, from the site's root
@@ -188,7 +178,7 @@ def _cells(
     site: Site,
     devices: Mapping[str, Sequence[HistorySeries]],
     problem: tuple[str, str, str],
-    only: Mapping[tuple[str, str, str, str], PredictedTime],
+    only: Mapping[tuple[str, str, str, str], BestTime],
 ) -> dict[tuple[int, ...], tuple[Any, ...]]:
     """Return the cells of a problem, by the numbers of the branches that have these."""
     grouped: dict[tuple[Any, ...], list[int]] = {}
@@ -277,7 +267,7 @@ def _trend(series: HistorySeries, branch: str) -> tuple[str, str]:
     return f"no step in {clean} commits", "steady"
 
 
-def _predicted_cell(predicted: PredictedTime) -> Cell:
+def _predicted_cell(predicted: BestTime) -> Cell:
     time = f"~{rough(predicted.time_s)}"
     return Cell("", time, f"{predicted.impl}, predicted", is_predicted=True)
 
@@ -368,38 +358,29 @@ def series_title(series: HistorySeries) -> str:
 
 def _kernel_data(site: Site, series: Sequence[HistorySeries]) -> dict[str, Any]:
     """Return the points as lists of numbers; names are places in lists of texts."""
-    commits, runs, configs = _Texts(), _Texts(), _Texts()
+    commits, runs, configs = NameTable(), NameTable(), NameTable()
     drawn = [_series_data(site, s, commits, runs, configs) for s in series]
-    texts = {name: site.commits.get(name) for name in commits.all}
+    texts = {name: site.commits.get(name) for name in commits.entries}
     return {
         "branches": list(site.branches),
         "commits": [[n, t.date if t else "", t.subject if t else ""] for n, t in texts.items()],
-        "runs": [[run, f"../{site.links[run]}" if run in site.links else ""] for run in runs.all],
-        "configs": list(configs.all),
+        "runs": [
+            [run, f"../{site.links[run]}" if run in site.links else ""] for run in runs.entries
+        ],
+        "configs": configs.entries,
         "series": drawn,
     }
 
 
-class _Texts:
-    """Texts by their place."""
-
-    def __init__(self) -> None:
-        self.all: dict[str, int] = {}
-
-    def place(self, text: str) -> int:
-        """Return the place of a text, which is added where it is new."""
-        return self.all.setdefault(text, len(self.all))
-
-
 def _series_data(
-    site: Site, series: HistorySeries, commits: _Texts, runs: _Texts, configs: _Texts
+    site: Site, series: HistorySeries, commits: NameTable, runs: NameTable, configs: NameTable
 ) -> dict[str, Any]:
     key = series.key
     points = [
         [
-            commits.place(p.name.text), 2 * (not p.name.is_known) + p.name.dirty, *_numbers(p.time),
+            commits[p.name.text], 2 * (not p.name.is_known) + p.name.dirty, *_numbers(p.time),
             *(_numbers(p.ratio) if p.ratio else (None, None, None)),
-            [runs.place(run) for run in p.runs], configs.place(p.config),
+            [runs[run] for run in p.runs], configs[p.config],
         ]
         for p in series.points
     ]  # fmt: skip

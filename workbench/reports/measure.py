@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from workbench.data import stats
-from workbench.data.record import (
-    Measured,
-    Outcome,
-    Predicted,
-    Profile,
-    Record,
-    Run,
-)
+from workbench.data.record import Measured, Outcome, Predicted, Profile, Record, Run
 from workbench.data.selection import interval_of, memory_bound, rate, ridge_of
 from workbench.data.units import (
     four_digits,
@@ -270,9 +263,7 @@ def _group_fields(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]
         "rows": [[line[c] for c in columns] for line in lines],
         "unstable": any(not t.stable for t in timings_of(group.records)),
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
-        "notes": [
-            *energy.energy_notes(group.outcomes, group.run.environment),
-        ],
+        "notes": [*energy.energy_notes(group.outcomes, group.run.environment)],
         "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
         "figure": _figure(n, group, marks),
     }

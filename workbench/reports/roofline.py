@@ -338,7 +338,10 @@ def _heads(sheet: Sheet) -> list[Head]:
         Head("vs baseline, %", lambda p: change.get(id(p), "")),
         rate("share of time, %", lambda p: _hundred(p.share_of_time)),
         work("FLOP/B", lambda p: _or_nothing(p.load.intensity, four_digits)),
-        work("DRAM traffic, x declared", lambda p: _or_nothing(_excess(p), four_digits)),
+        work(
+            "DRAM traffic, x declared",
+            lambda p: _or_nothing(excess(p.record, p.traffic), four_digits),
+        ),
         rate("TFLOP/s", lambda p: _rate(p, p.flops_rate / 1e12) if p.load.flops else ""),
         rate("GB/s", lambda p: _rate(p, p.bytes_rate / 1e9)),
         Head("95 % interval, µs", _interval, minor=True),
@@ -351,10 +354,6 @@ def _heads(sheet: Sheet) -> list[Head]:
     sizes, dtype, device, *rest = every
     begin = [sizes, dtype, *([device] if len(sheet.devices) > 1 else [])]
     return [*begin, *(h for h in rest if any(map(h.cell, sheet.points)))]
-
-
-def _excess(p: Point) -> float | None:
-    return excess(p.record, p.traffic)
 
 
 def _rate(p: Point, value: float) -> str:

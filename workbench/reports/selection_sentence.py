@@ -6,7 +6,6 @@ from workbench.data.dominance import first_of
 from workbench.data.record import Measured, Record, Stage
 from workbench.data.selection import (
     MODEL_SHARE,
-    Edge,
     Selection,
     class_interval,
     config_name,
@@ -65,7 +64,9 @@ def sentence(result: Selection) -> str:
         parts.append(band_words(winner))
     parts += others
     if result.edges:
-        *most, last = [_further(edge) for edge in result.edges]
+        # values that were not declared, where a better one may lie
+        ends = ((edge, "beyond" if edge.highest else "below") for edge in result.edges)
+        *most, last = [f"{edge.field} {word} {edge.value}" for edge, word in ends]
         parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
     return f"{name}: {'; '.join(parts)}."
 
@@ -184,11 +185,6 @@ def _front_rest(result: Selection) -> list[str]:
 
 LEAST_RATIO = 1.05  # of bytes, from which on another kernel is said to move more
 NAMED = 3  # configs of a class that its sentence names
-
-
-def _further(edge: Edge) -> str:
-    """Return where a better value may lie that was not declared: `block_n beyond 256`."""
-    return f"{edge.field} {'beyond' if edge.highest else 'below'} {edge.value}"
 
 
 def _nothing(result: Selection) -> str:

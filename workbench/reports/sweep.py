@@ -56,11 +56,7 @@ from workbench.reports.figures.final import lines, rounds
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, knob_names, knob_numbers, row
 from workbench.reports.figures.timing import timings_of
-from workbench.reports.figures.traffic import (
-    assumptions,
-    emulated_words,
-    traffic_table,
-)
+from workbench.reports.figures.traffic import assumptions, emulated_words, traffic_table
 from workbench.reports.selection_sentence import headline, modes_text, remarks
 from workbench.reports.tables import Columns, table
 from workbench.spec import knob_text

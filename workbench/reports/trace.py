@@ -15,12 +15,7 @@ from workbench.reports.figures.trace import LOOK, detail_window, lanes, timeline
 from workbench.reports.tables import Columns, Table, table
 from workbench.traces.host_work import ExplainedGap, OperationRow, RangeRow
 from workbench.traces.trace import Trace
-from workbench.traces.trace_compare import (
-    STEPS,
-    KernelChange,
-    TraceComparison,
-    percent_change,
-)
+from workbench.traces.trace_compare import STEPS, KernelChange, TraceComparison, percent_change
 from workbench.traces.trace_summary import DeviceSummary, TraceSummary
 
 KIND = "trace"  # of the runs that this page draws

@@ -25,11 +25,6 @@ def page(
         rows: cells of each signature, in the order of its share of the time.
         notes: kernel and result of each signature, in a sentence.
     """
-    run = {
-        "kernel": "workload",
-        "engine": "tune",
-        "device": device,
-        "predicted": bool(error),
-    }
+    run = {"kernel": "workload", "engine": "tune", "device": device, "predicted": bool(error)}
     context = {"run": run, "error": error, "sentence": sentence, "order": order}
     return render("workload.html.j2", heads=headings, rows=rows, notes=notes, **context)

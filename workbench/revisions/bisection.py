@@ -1,7 +1,5 @@
 """Drive `git bisect` in a checkout of its own: the user's files, index and bisect state stay."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -75,7 +73,8 @@ class Bisection:
             step = BisectStep(commit, subject_of(self.repository, commit), decide(commit))
             self.steps.append(step)
             self._mark(step)
-            tell(step, self.steps_left)
+            left = 0 if self.is_over else math.ceil(math.log2(len(self.candidates)))
+            tell(step, left)
         return self.candidates
 
     def _mark(self, step: BisectStep) -> None:
@@ -97,11 +96,6 @@ class Bisection:
         """Whether one candidate is left, or every other one was skipped."""
         skipped = {step.commit for step in self.steps if step.decision.mark == "skip"}
         return len([c for c in self.candidates[1:] if c not in skipped]) == 0
-
-    @property
-    def steps_left(self) -> int:
-        """Steps that are left, about: the binary logarithm of the candidates."""
-        return 0 if self.is_over else math.ceil(math.log2(len(self.candidates)))
 
     def _git(self, *arguments: str) -> str:
         return Repository(self.folder).output(*arguments)

@@ -161,17 +161,14 @@ def _imported_names(path: Path) -> set[bytes]:
 def _source(file: Path) -> bytes:
     """Return the content of a file that may be a kernel. Raises OSError for one that is not a
     regular file, that is a link to none, or that is larger than any kernel."""
-    with open(file, "rb", opener=_open_at_once) as opened:
+    # without waiting for the writer of a FIFO
+    with open(file, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK)) as opened:
         described = os.fstat(opened.fileno())
         if not stat.S_ISREG(described.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         if described.st_size > LARGEST:
             raise OSError(errno.EFBIG, f"it is larger than {LARGEST >> 20} MiB")
         return opened.read()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO without a writer
 
 
 def has_kernel(text: str | bytes) -> bool:

@@ -222,10 +222,7 @@ class Collected:
         return [self._series(key, grouped[key], order) for key in sorted(grouped)]
 
     def _series(
-        self,
-        key: SeriesKey,
-        times: Sequence[_Beside],
-        order: CommitOrder,
+        self, key: SeriesKey, times: Sequence[_Beside], order: CommitOrder
     ) -> HistorySeries:
         reference = _reference(libraries for _, libraries in times)
         by_commit: dict[CommitName, list[tuple[RunTime, RunTime | None]]] = {}

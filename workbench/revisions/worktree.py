@@ -1,8 +1,6 @@
 """Check out other commits of the user's repository in temporary folders, by `git worktree`. The
 user's own files, index and branches are never written to."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """The host beside a device's timeline: operations that launched kernels, reasons of long gaps,
 ranges and steps. All are pure functions of a trace."""
 
-from __future__ import annotations
-
 import heapq
 import statistics
 from bisect import bisect_left, bisect_right

@@ -1,7 +1,5 @@
 """Classes of instructions that rules of counters hold responsible for lost time."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -4,8 +4,6 @@ A table of instructions is ncu's source page, or the same of a report. Execution
 warps, samples those of the program counter. A metric whose columns are missing is absent, never 0.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ whatever the library calls its kernel. Else the kernel's name decides, by the fi
 ordered table. Every match comes with its rule, so that a reader can doubt it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The definitions name the counters of ncu and of AMD's tools. `counter_name` acce
 tools and of the guides. A metric whose counters are missing is None, never 0.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

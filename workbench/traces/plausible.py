@@ -4,8 +4,6 @@ Profilers write a time of zero where they could not collect one (CUPTI: "start a
 few write durations that overflow. One such record makes a window of years.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Sequences of kernels that a device runs again and again, which a graph could hold."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Metrics of one launch as rules take them: of its counters, of its instructions, of what the Spec
 declares, and of the measurement without a profiler."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """What a trace lacks, so that no KPI of its timeline is rated: bad records, records that were not
 read, and launches without their work. Pure functions of a trace."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence

@@ -196,12 +196,7 @@ def _select_inside(
 
 
 def _times(
-    trace: Trace,
-    device: str,
-    order: list[int],
-    launches: array[int],
-    launched: int,
-    left_out: int,
+    trace: Trace, device: str, order: list[int], launches: array[int], launched: int, left_out: int
 ) -> DeviceTimes:
     table = trace.activities
 
@@ -249,11 +244,7 @@ def _hosts(table: Activities, order: Sequence[int]) -> frozenset[int]:
 
 
 def _gaps(
-    table: Activities,
-    order: Sequence[int],
-    busy: Intervals,
-    launches: array[int],
-    step: int | None,
+    table: Activities, order: Sequence[int], busy: Intervals, launches: array[int], step: int | None
 ) -> list[Gap]:
     """Return the gaps of a union, each with its cause and the activity that ended it."""
     result: list[Gap] = []

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from workbench.data.intervals import Intervals, union
+from workbench.data.name_table import NameTable
 from workbench.data.record_tally import RecordTally
 from workbench.data.units import amount
 
@@ -78,26 +79,6 @@ class Activity(NamedTuple):
     def duration(self) -> int:
         """Length in ns."""
         return self.end - self.start
-
-
-class NameTable(dict[Any, int]):
-    """Numbers of values, each value stored once; to ask for an unknown one adds it. `entries` holds
-    the values in order of their numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: list[Any] = []
-
-    def __missing__(self, value: Any) -> int:
-        number = self[value] = len(self.entries)
-        self.entries.append(value)
-        return number
-
-    def rename(self, change: Callable[[Any], Any]) -> None:
-        """Replace each value by what `change` returns for it, which must differ for each."""
-        self.entries = [change(value) for value in self.entries]
-        self.clear()
-        self.update({value: number for number, value in enumerate(self.entries)})
 
 
 NOWHERE = Geometry()

@@ -4,8 +4,6 @@ Both were taken apart in time while a profiler watched, so a difference is suspe
 functions of stored runs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from workbench.data.comparison import EvidenceChange
-from workbench.data.record import Evidence, Finding, Profile
+from workbench.data.record import Evidence, Finding, Profile, group_by
 from workbench.data.units import amount, percent, reading
 from workbench.data.verdict import SUSPECTED
 
@@ -153,11 +151,8 @@ def _kernels(
 
 def _group_by_name(profiles: Sequence[Profile]) -> dict[tuple[str, str], list[Profile]]:
     """Return profiles by name, in order of launch; single launches have their own group."""
-    result: dict[tuple[str, str], list[Profile]] = {}
-    for profile in sorted(profiles, key=_launch):
-        key = normal_name(profile.name), "launch" if profile.launch else ""
-        result.setdefault(key, []).append(profile)
-    return result
+    ordered = sorted(profiles, key=_launch)
+    return group_by(ordered, lambda p: (normal_name(p.name), "launch" if p.launch else ""))
 
 
 def _launch(profile: Profile) -> tuple[int, str]:

@@ -24,8 +24,6 @@ A tuned table of a workload is of a program's own `@triton.autotune` functions, 
 `workload/pinned.py` looks it up by their keys, and no launch has an entry in both.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from bisect import bisect_left
@@ -150,12 +148,7 @@ def choice_of(
 
 
 def tuned_entry(
-    cache: Tuned,
-    impl: Impl,
-    device: Device,
-    dtype: str,
-    sizes: Sizes,
-    versions: Mapping[str, str],
+    cache: Tuned, impl: Impl, device: Device, dtype: str, sizes: Sizes, versions: Mapping[str, str]
 ) -> Entry | None:
     """Return the entry of the tuned cache whose config a launch of an Impl takes."""
     at = (impl.spec.name, impl.name, sizes, dtype, device.name)

@@ -7,8 +7,6 @@ rounded to extents as users have them; those that the kernel refuses, or that wo
 too little, are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Add energies to times: after all times of a problem are taken, on the same calls."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

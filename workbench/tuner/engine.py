@@ -1,8 +1,6 @@
 """Try the configs of one kernel, reject wrong results, time the correct ones: `python -m
 workbench.sweep tile_size`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Compare the best of a first pass: halving, final benchmark, and the winner on hot data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,8 +1,6 @@
 """Check a calibration at the sizes that it holds back: how near the best known config is the one
 that it chooses, and how well do its predictions rank?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

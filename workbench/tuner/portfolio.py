@@ -1,9 +1,7 @@
 """Choose the smallest set of configs that stays near the best at each of several sizes."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.spec import WorkbenchError
@@ -42,9 +40,7 @@ class Portfolio:
 
 
 def portfolio(
-    times_s: Mapping[str, Mapping[str, float]],
-    within: float = WITHIN,
-    most_nodes: int = MOST_NODES,
+    times_s: Mapping[str, Mapping[str, float]], within: float = WITHIN, most_nodes: int = MOST_NODES
 ) -> Portfolio:
     """Return the smallest set of configs that stays within `within` of the best at every size.
 
@@ -144,12 +140,9 @@ class _Cover:
         if len(members) + self._least(left) > len(self._best):
             return
         hardest = min(left, key=lambda s: (len(self._serving[s]), s))
-        for member in self._order_configs(hardest, left):
+        keys = self._serving[hardest]
+        for member in sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._sum(k), k)):
             self._visit((*members, member), left - self._covers[member])
-
-    def _order_configs(self, size: str, left: frozenset[str]) -> Iterator[str]:
-        keys = self._serving[size]
-        yield from sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._sum(k), k))
 
     def _least(self, left: frozenset[str]) -> int:
         """Return a lower bound of the configs still needed: none serves more of the sizes left than

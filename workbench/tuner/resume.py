@@ -1,7 +1,5 @@
 """Find in the database the outcomes that a plan need not obtain again."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

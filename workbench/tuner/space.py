@@ -1,8 +1,6 @@
 """Enumerate the configs of a sweep: every config of the Impls, rejected or kept, each with a
 key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,7 @@ from workbench.backend.refusal import refusal_of
 from workbench.catalog.source import code_hash, file_hash
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
-from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
+from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, group_by, key_of
 from workbench.device.correction import kernels_for
 from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
@@ -148,9 +146,7 @@ def thin(
     if not most or len(legal) <= most:
         return list(legal)
     ranked = sorted(legal, key=lambda c: c.predicted_s)
-    groups: dict[tuple[Any, ...], list[Candidate]] = {}
-    for candidate in ranked:
-        groups.setdefault(group_of(candidate, vary), []).append(candidate)
+    groups = group_by(ranked, lambda candidate: group_of(candidate, vary))
     result = [c for c in ranked if c.default or c.key in launches]
     always, depth = {c.key for c in result}, 0
     while len(result) < most:

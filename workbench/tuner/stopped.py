@@ -1,8 +1,6 @@
 """The finding of a search that stopped since going on cannot pay: what was left out, and the chance
 that it matters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from workbench.data.clock import timestamp

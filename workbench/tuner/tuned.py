@@ -1,7 +1,5 @@
 """Keep the winners of a sweep in the tuned cache, which launches use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 from workbench import catalog
 from workbench.catalog.source import code_hash
 from workbench.data.plain import Damage
-from workbench.data.record import Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Measured, Outcome, Predicted, Record, Run, group_by
 from workbench.data.selection import bit_classes, config_key, ranking, relevant, same_bits, select
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, plain_entry
 from workbench.spec import Limits, Spec, values
@@ -28,11 +26,9 @@ def entries_of(
     `sources` is the `code_hash` of each Impl, by name, and `defaults` its default config, with
     whose bits those of the best are compared.
     """
-    mine: dict[str, list[Outcome]] = {}
-    for outcome in relevant(run, outcomes):
-        if not outcome.case.is_baseline:
-            mine.setdefault(outcome.case.impl, []).append(outcome)
-    stand = [o for o in ranking(relevant(run, outcomes)) if isinstance(o, Record)]
+    every = relevant(run, outcomes)
+    mine = group_by((o for o in every if not o.case.is_baseline), lambda o: o.case.impl)
+    stand = [o for o in ranking(every) if isinstance(o, Record)]
     # Of all Impls: a sweep of one takes in the launch that is the fastest so far, of any Impl.
     whole = select(replace(run, impls={impl: {} for impl in mine}), outcomes)
     selections = {s.winner.case.impl: s for s in (select(run, outcomes), whole) if s.winner}
@@ -51,10 +47,7 @@ def entries_of(
 
 
 def _bits(
-    won: Record,
-    mine: Sequence[Outcome],
-    stand: Sequence[Record],
-    default: Mapping[str, int] | None,
+    won: Record, mine: Sequence[Outcome], stand: Sequence[Record], default: Mapping[str, int] | None
 ) -> dict[str, Any]:
     """Return the fields of an entry on bits. `mine` are the outcomes of its Impl, `stand` one
     record of each config of the run, as its page shows them."""

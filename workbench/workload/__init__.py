@@ -40,11 +40,7 @@ def record(file: str | Path, *, profile_steps: int = 3, values: bool = False) ->
 
 
 def pin(
-    table: str | Path,
-    policy: MissPolicy = "tune",
-    *,
-    arch: str | None = None,
-    verify: bool = False,
+    table: str | Path, policy: MissPolicy = "tune", *, arch: str | None = None, verify: bool = False
 ) -> PinnedTable:
     """Pin the configs of a tuned table in this process, and return it; `remove`, or the end of a
     `with` block, ends it.

@@ -4,8 +4,6 @@ A size between two tuned ones gets the config of the nearer one. Whether that co
 there is not known until it is tried, so the size in the middle is measured as well.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

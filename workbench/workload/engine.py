@@ -4,8 +4,6 @@ The engine decides what is swept, for how long, and whether another config repla
 what sweeps a launch and compares its configs is passed in.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

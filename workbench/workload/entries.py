@@ -1,7 +1,5 @@
 """Turn the results of a tuning into entries of a tuned table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

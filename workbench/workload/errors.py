@@ -1,7 +1,5 @@
 """The error of workloads and tuned tables."""
 
-from __future__ import annotations
-
 from workbench.spec import WorkbenchError
 
 

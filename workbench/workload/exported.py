@@ -1,7 +1,5 @@
 """Write a tuned table as Python source, or as the JSON files of vLLM and SGLang."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Decide the sizes between those of a family: which are measured, and which a table may serve."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

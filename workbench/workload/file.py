@@ -4,8 +4,6 @@ Arguments and functions are stored once and named by their numbers, so that a fi
 bytes a signature. The reader is strict: a file that this version cannot read whole is refused.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from workbench import __version__
 from workbench.data.files import write_file
+from workbench.data.name_table import NameTable
 from workbench.data.plain import (
     Count,
     Damage,
@@ -112,9 +111,9 @@ class RecordedWorkload:
 
 def text_of(workload: RecordedWorkload) -> str:
     """Return the contents of a workload file."""
-    functions, arguments = _NumberedRows(), _NumberedRows()
+    functions, arguments = NameTable(), NameTable()  # rows as text
     signatures = [_signature(each, functions, arguments) for each in workload.signatures]
-    beyond = [[functions.number(asdict(f)), n] for f, n in workload.omissions]
+    beyond = [[functions[json.dumps(asdict(f))], n] for f, n in workload.omissions]
     head = {
         FORMAT.mark: FORMAT.version,
         "written_by": f"kernel-workbench {__version__}",
@@ -123,8 +122,8 @@ def text_of(workload: RecordedWorkload) -> str:
         "notes": workload.notes,
     }
     tables = {
-        "functions": functions.rows,
-        "arguments": arguments.rows,
+        "functions": [json.loads(row) for row in functions.entries],
+        "arguments": [json.loads(row) for row in arguments.entries],
         "signatures": signatures,
         "beyond": beyond,
     }
@@ -140,36 +139,20 @@ def write(path: Path, workload: RecordedWorkload) -> None:
     write_file(path, text_of(workload), make_folder=True)
 
 
-class _NumberedRows:
-    """Rows, each stored once."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self._numbers: dict[str, int] = {}
-
-    def number(self, row: Any) -> int:
-        """Return the number of a row, which is added if it is new."""
-        text = json.dumps(row)
-        if text not in self._numbers:
-            self._numbers[text] = len(self.rows)
-            self.rows.append(row)
-        return self._numbers[text]
-
-
 def _signature(
-    each: CountedSignature, functions: _NumberedRows, arguments: _NumberedRows
+    each: CountedSignature, functions: NameTable, arguments: NameTable
 ) -> dict[str, Any]:
     of = each.signature
     row: dict[str, Any] = {
-        "function": functions.number(asdict(of.function)),
-        "arguments": [[n, arguments.number(_argument(a))] for n, a in of.arguments.items()],
+        "function": functions[json.dumps(asdict(of.function))],
+        "arguments": [[n, arguments[json.dumps(_argument(a))]] for n, a in of.arguments.items()],
         "grid": list(of.grid),
         "launches": each.launches,
         "origin": of.origin,
     }
     for name, value in (("options", of.options), ("config", of.config)):
         if value:
-            row[name] = [[n, arguments.number(_argument(a))] for n, a in value.items()]
+            row[name] = [[n, arguments[json.dumps(_argument(a))]] for n, a in value.items()]
     if of.choices != 1:
         row["choices"] = of.choices
     if not of.tuned:

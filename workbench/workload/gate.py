@@ -5,8 +5,6 @@ comes first, until its gate is opened. The gate is a lock on a file, which takes
 processor while it is waited for, and which the kernel gives up if the comparison is killed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys

@@ -6,8 +6,6 @@ from its first launch on, for
 `MOST_LAUNCHES` launches.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections import defaultdict

@@ -1,8 +1,6 @@
 """Record the grid of every config that an autotuner has, and of their neighbours, since a grid that
 was launched does not say how it follows from a config."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product

@@ -5,8 +5,6 @@ comments, docstrings, formatting and place do not count; the values of global co
 code names do.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

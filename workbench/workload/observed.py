@@ -4,8 +4,6 @@
 launches apart, so that a launch that was seen before costs no loop over its arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

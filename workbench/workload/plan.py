@@ -1,7 +1,5 @@
 """Decide what to tune of a workload: which signatures, in which order, and for how long."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@ Each process writes a file of its own into the folder that the command gave; the
 at the end.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -104,10 +104,7 @@ class ProgramRunner:
         if self.concurrency == 1:
             began = self.now()
             end = run_child(
-                self.words,
-                own=False,
-                aside=self.aside,
-                more=self._variables(folder, pinned),
+                self.words, own=False, aside=self.aside, more=self._variables(folder, pinned)
             )
         else:
             if (number, pinned) not in self.started_runs:
@@ -128,10 +125,7 @@ class ProgramRunner:
             folder = self._folder(*each)
             gate = Gate(folder)
             process = start_child(
-                self.words,
-                own=False,
-                aside=self.aside,
-                more=self._variables(folder, each[1]),
+                self.words, own=False, aside=self.aside, more=self._variables(folder, each[1])
             )
             self.started_runs[each] = StartedRun(process, gate)
         began = noted = self.now()

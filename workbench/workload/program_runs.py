@@ -1,7 +1,5 @@
 """Read what a run of a compared program left, and compare runs with and without a tuned table."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Make a launch again from its signature: the function, arguments with values, configs, grid."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

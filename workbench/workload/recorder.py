@@ -289,11 +289,7 @@ class LaunchRecorder:
         named, grid, config = inductor_arguments(tuner, args)
         if kernel.identity is None:
             kernel.identity = function_of(inductor_function(tuner), tuner.filename)
-        chosen = {
-            **config.kwargs,
-            "num_warps": config.num_warps,
-            "num_stages": config.num_stages,
-        }
+        chosen = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
         return LaunchSignature(
             kernel.identity,
             self._describe_arguments(named),

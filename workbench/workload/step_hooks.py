@@ -1,7 +1,5 @@
 """Call functions at each `workbench.step()` of this process."""
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Callable

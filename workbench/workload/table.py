@@ -1,7 +1,5 @@
 """The table of a workload: one row per function, with launches, signatures, GPU time and config."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

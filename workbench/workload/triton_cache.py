@@ -4,8 +4,6 @@ Triton's own `Autotuner.check_disk_cache` writes them, so that each key is right
 compiler and the source files that are here. Tested with Triton 3.6.0 and 3.9.0.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -10,8 +10,6 @@ A launch in a CUDA graph is seen when it is captured, not when it is replayed. K
 AOTInductor and of the C++ wrapper are not seen.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ lines are in order, so that git merges and diffs them. It is data: reading it im
 nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tuning of one signature gave, and the file that keeps it as soon as it is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """What is told of a tuning: the work list, a row for each result, and the saving."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -498,8 +498,7 @@ def _security(notify: Callable[[str], None]) -> Any:
 
 def remote_cluster(url: str, notify: Callable[[str], None]) -> Cluster:
     """Join the cluster of a scheduler and return it: `tcp://host:8786` or `tls://host:8786`, the
-    latter with the certificates of Dask's configuration. Raises ClusterError where it does not
-    answer."""
+    latter with the certificates of Dask's configuration. Raises ClusterError without an answer."""
     require_distributed()
     import dask
 

@@ -14,13 +14,7 @@ from typing import Any
 from workbench import catalog
 from workbench.backend import replies
 from workbench.backend.cluster import worker as cluster_worker
-from workbench.backend.cluster.cluster import (
-    POLL_S,
-    Cluster,
-    ClusterGpu,
-    ClusterWorker,
-    WorkerDied,
-)
+from workbench.backend.cluster.cluster import POLL_S, Cluster, ClusterGpu, ClusterWorker, WorkerDied
 from workbench.backend.live import Live
 from workbench.backend.measuring import GpuGone, Lost, Stopped, WorkerRefused
 from workbench.backend.protocol import GpuPlace
@@ -234,8 +228,7 @@ NOT_HERE = "is not timed on the GPUs of a cluster; `workbench measure` times it 
 
 
 class ClusterLive(Live):
-    """The live backend on one GPU of a cluster. Compiles on all workers of it that have the
-    kernel."""
+    """The live backend on one GPU of a cluster. Compiles on all its workers with the kernel."""
 
     def __init__(
         self, gpu: ClusterGpu, kernel: str, repository: Path | None, rules: Protocol | None = None

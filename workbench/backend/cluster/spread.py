@@ -86,8 +86,7 @@ class Spread:
         return max(1, len(self._serving))
 
     def first(self) -> ClusterGpu:
-        """Wait for a GPU that takes part, and return it. Raises ClusterError where there is
-        none."""
+        """Wait for a GPU that takes part, and return it. Raises ClusterError without one."""
         while not self._serving:
             self._look()
             self._look_for_gpus()

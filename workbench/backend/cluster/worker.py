@@ -76,8 +76,7 @@ def missing(paths: Sequence[Path]) -> list[Path]:
 
 
 def run_in_pool(task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
-    """Run a task, such as `compile_task`, in a process of this worker's pool. Returns its
-    result."""
+    """Run a task, such as `compile_task`, in this worker's pool. Returns its result."""
     pool = _pool()
     if args and isinstance(args[0], CompileJob):
         args = (_replace_claims(args[0]), *args[1:])
@@ -91,8 +90,7 @@ _exits = ExitStack()
 
 
 def _pool() -> Workers:
-    """Return the pool of this worker, one process a thread of Dask's, started when it is first
-    needed."""
+    """Return the pool of this worker, one process a thread of Dask's, started when needed."""
     from distributed import get_worker
 
     _let_have_children()
@@ -133,7 +131,12 @@ class GpuActor:
         """Call a method of the measuring process, or one of this class, by its name. Returns the
         bytes of its result with the seconds spent so far."""
         own: dict[str, Callable[..., Any]]
-        own = {"open": self._open, "lock": self._lock, "unlock": self._unlock, "aside": self._aside}
+        own = {
+            "open": self._open,
+            "lock": self._lock,
+            "unlock": self._locks.close,
+            "aside": self._aside,
+        }
         method = own.get(name) or getattr(self._gpu, name)
         return run_to_bytes(lambda: (method(*args), dict(self._gpu.seconds)))
 
@@ -158,9 +161,6 @@ class GpuActor:
         except LockBusy as error:
             return str(error)
         return None
-
-    def _unlock(self) -> None:
-        self._locks.close()
 
     def _aside(self, task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
         """Run a task in a process of its own that sees the same GPU."""

@@ -361,10 +361,7 @@ def _threadgroups(launch: MetalLaunch) -> tuple[int, ...]:
 
 
 def traffic_of(
-    runs: Sequence[EmulatedRun],
-    launches: Sequence[MetalLaunch],
-    sizes: Sizes,
-    scales: Scales,
+    runs: Sequence[EmulatedRun], launches: Sequence[MetalLaunch], sizes: Sizes, scales: Scales
 ) -> CountedTraffic:
     """Return what emulated runs of one call counted, for a call that moves `scales` times as many
     bytes in `launches`. Buffers of shapes and strides, a few bytes that every thread reads, are

@@ -5,8 +5,6 @@ A format is recognised by its files. The task is the judge's: processes that are
 The submission is text here, and no process that decides imports it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

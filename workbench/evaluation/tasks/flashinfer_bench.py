@@ -5,8 +5,6 @@ workloads lie beside it, as in a folder of that format (`definitions/...`, `work
 file of the same name that ends in `.jsonl`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath

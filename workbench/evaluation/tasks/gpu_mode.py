@@ -4,8 +4,6 @@
 The whole numbers among the arguments of `generate_input` are the axes, without its seed.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

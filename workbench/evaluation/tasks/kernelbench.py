@@ -5,8 +5,6 @@ The numbers at the top of the file that its functions use are the axes. The para
 are inputs: the judge's model makes them, and a submission's gets them by name.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Shapes are not written in a task: its functions are called at two small sizes, a
 is an axis, a number of axes multiplied, or a part of one in both is written so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,7 +15,7 @@ import torch
 
 from workbench.evaluation.tasks.text import TaskError
 from workbench.measurement.inputs import TORCH_NAMES
-from workbench.spec import Extent, Sizes, Spec, Tensor, Tolerance, sizes_text, solve_axis
+from workbench.spec import Extent, Sizes, Spec, Tensor, Tolerance, sizes_text, solve_sizes
 
 NAMES = {torch_name: name for name, torch_name in TORCH_NAMES.items()} | {
     name: name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")
@@ -78,10 +76,7 @@ class TaskSpec(Spec):
 
     def call_submission(self, function: Any, inputs: Sequence[Any]) -> Any:
         """Call a submission with inputs of the Spec. Returns its outputs."""
-        sizes: dict[str, int] = {}
-        for tensor, x in zip(self.inputs.values(), inputs, strict=True):
-            for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
-                sizes |= solve_axis(axis, extent, sizes) or {}
+        sizes = solve_sizes(self.inputs, inputs)
         return self.call(function, dict(zip(self.inputs, inputs, strict=True)), sizes)
 
 
@@ -136,7 +131,7 @@ def spec_from(
         return {**rest, **sizes}
 
     def reference(*wide: Any) -> Any:
-        sizes = _sizes_of(inputs, wide)
+        sizes = solve_sizes(inputs, wide)
         return _wide(functions, dict(zip(inputs, wide, strict=True)), whole(sizes), inputs)
 
     spec = TaskSpec(
@@ -162,14 +157,6 @@ def spec_from(
 
 def _refuse_single_input(*_: Any) -> Any:
     raise TaskError("The inputs of a task are made together.")
-
-
-def _sizes_of(inputs: Mapping[str, Tensor], tensors: Sequence[Any]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for tensor, x in zip(inputs.values(), tensors, strict=True):
-        for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
-            sizes |= solve_axis(axis, extent, sizes) or {}
-    return sizes
 
 
 def _extent(step: int, bench: Sequence[Sizes], axis: str) -> Extent:

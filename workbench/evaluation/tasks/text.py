@@ -1,7 +1,5 @@
 """Texts of a task: the Spec that judges, and the submission as a kernel's file."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Compute the roofline bound of a call: the larger of bytes over bandwidth and FLOPs over peak."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

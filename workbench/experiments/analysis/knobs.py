@@ -1,8 +1,6 @@
 """Find the best value of a knob. Each value is represented by the fastest of the few configs with
 it that the model ranks best, since the best value depends on the other knobs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -234,11 +232,7 @@ def _verdict(
 
 
 def _times(
-    ranked: Ranking,
-    usual: Config,
-    results: Mapping[str, VariantResult],
-    varied: Varied,
-    kind: Kind,
+    ranked: Ranking, usual: Config, results: Mapping[str, VariantResult], varied: Varied, kind: Kind
 ) -> list[Evidence]:
     rows = []
     for value, each in ranked.best.items():

@@ -1,8 +1,6 @@
 """Choose the workbench's product that replaces a library's where the library cannot be
 predicted."""
 
-from __future__ import annotations
-
 FEW = 4  # rows up to which a product is one of a matrix with vectors
 SOME = 256  # and up to which its tiles are narrow
 BUSY = 64  # tiles of 64 x 128 below which K is split

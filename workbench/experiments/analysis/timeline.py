@@ -17,8 +17,6 @@ computing time (too short, since an empty kernel takes some time, too). The inte
 that depends on it covers both, and a target is met or missed only if both agree.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from workbench.data.record import Evidence, Kind, Record

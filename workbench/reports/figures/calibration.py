@@ -1,7 +1,5 @@
 """Figure of a calibration: times over the best known at the sizes that were held back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

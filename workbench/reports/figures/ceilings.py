@@ -1,7 +1,5 @@
 """Figure of ceilings: horizontal bars, level by level."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

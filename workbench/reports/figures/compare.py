@@ -1,7 +1,5 @@
 """Figures of a comparison: both operands' samples, their ratio round by round, the clock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -115,7 +113,7 @@ def clocks(pair: ComparedPair, prefix: str) -> Markup | None:
     return figure_svg(fig, prefix, "SM clock of each round")
 
 
-def forest(pairs: Sequence[ComparedPair], prefix: str) -> Markup:
+def forest(pairs: Sequence[ComparedPair]) -> Markup:
     """Return ratio and interval of each comparison that has a verdict, with its own threshold."""
     left, right, line, top = 300, 150, 26, 8
     spans = [e for p in pairs if (v := p.verdict) for e in (v.time.low, v.time.high, *_band(v))]
@@ -135,7 +133,7 @@ def forest(pairs: Sequence[ComparedPair], prefix: str) -> Markup:
             bar(ax, ratio.low, ratio.high, y, "accent", 3, zorder=2)
             ax.plot([ratio.middle], [y], marker="o", markersize=6, color=colour("ink"), zorder=3)
             note_row(ax, y, f"{verdict.time.middle:.4f}  {verdict.word}", SMALLER)
-    return figure_svg(fig, prefix, "Ratio of each comparison")
+    return figure_svg(fig, "forest", "Ratio of each comparison")
 
 
 def _band(verdict: Verdict) -> tuple[float, float]:

@@ -3,8 +3,6 @@
 Everything here is a pure function of records, and runs without torch and Triton.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isclose

@@ -1,7 +1,5 @@
 """Detailed figures of each time: the table of the final, and the data for CSV."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Axes, rows, notes and marks, as all figures of the pages draw them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal

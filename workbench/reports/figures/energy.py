@@ -1,7 +1,5 @@
 """Energy of a call as pages and consoles show it: cells, sentences, and time against energy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +24,12 @@ def energy_cells(record: Record, memory: bool) -> list[str]:
     if energy is None:
         return [""] * len(HEADS)
     star = " warm" if energy.regime == "warm" else ""
+    work = work_per_joule(record, memory)
     return [
         millijoules(energy.joules) + star,
         f"{millijoules(energy.low_joules)} to {millijoules(energy.high_joules)}",
         f"{energy.power_w:.0f}",
-        work_per_joule_text(record, memory),
+        f"{three_digits(work[0])} {work[1]}" if work else "",
     ]
 
 
@@ -39,12 +38,6 @@ def millijoules(joules: float) -> str:
     value = 1e3 * joules
     before = math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:.{min(6, max(0, 3 - before))}f}"
-
-
-def work_per_joule_text(record: Record, memory: bool) -> str:
-    """Return the work per joule with its unit: `712 GFLOP/J`; empty where there is no energy."""
-    work = work_per_joule(record, memory)
-    return f"{three_digits(work[0])} {work[1]}" if work else ""
 
 
 def span(ratio: Ratio) -> str:

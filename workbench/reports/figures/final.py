@@ -1,7 +1,5 @@
 """Rounds of the final: the finalists' windows in the order taken, and the SM clock below."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of a kernel under its ceilings: the roofline, or bandwidth without arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,14 +20,7 @@ from workbench.device.ceilings import (
 )
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import (
-    EXPECTED_BAR,
-    axes,
-    decades,
-    frame,
-    note,
-    plain_ticks,
-)
+from workbench.reports.figures.drawing import EXPECTED_BAR, axes, decades, frame, note, plain_ticks
 from workbench.reports.figures.sweep import Board, jitter, place_points
 
 Ceilings = Mapping[str, Mapping[str, Any]]

@@ -1,7 +1,5 @@
 """Figure of a measurement: each Impl's share of its nearest ceiling, size by size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

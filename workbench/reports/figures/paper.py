@@ -3,8 +3,6 @@
 PNG at 600 dots an inch, SVG with text as outlines, PDF with fonts that stay text.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ it. Two configs have a third column, which says what changed.
 Every number but the plain time is of a profiler, which slows launches and flushes caches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

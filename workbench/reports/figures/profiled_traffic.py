@@ -45,9 +45,10 @@ class ProfiledCalls:
         launches = self.outcome_profiles.get(record.key, ())
         if not launches or not record.is_measured:
             return ()
-        from workbench.traces.rule_metrics import profile_metrics
+        from workbench.traces.rule_metrics import calls_of, profile_metrics
 
-        metrics = _first_call([profile_metrics(p) for p in sorted(launches, key=launch_order)])
+        every = [profile_metrics(p) for p in sorted(launches, key=launch_order)]
+        metrics = next(iter(calls_of(every)), every)  # of the first call, where this is known
         if not metrics:
             return ()
         flops = _metric_sum(metrics, "vector_flop" if _vector(record) else "matrix_flop")
@@ -62,13 +63,6 @@ class ProfiledCalls:
 def launch_order(profile: Profile) -> tuple[int, str]:
     """Return the place of a launch among those of its file."""
     return int(profile.launch) if profile.launch.isdecimal() else 0, profile.launch
-
-
-def _first_call(metrics: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-    """Return the launches of the first call; all of them where nothing says how many these are."""
-    from workbench.traces.rule_metrics import calls_of
-
-    return next(iter(calls_of(metrics)), metrics)
 
 
 def _vector(record: Record) -> bool:

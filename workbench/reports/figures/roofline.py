@@ -5,8 +5,6 @@ a group are words separated by spaces, each of which is one or more switches joi
 hidden where all switches of one of its words are off.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Free space for text in a picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The scene of a roofline: a sheet's limits and lines, and how its parts look and are switched."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

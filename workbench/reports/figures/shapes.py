@@ -4,8 +4,6 @@ They become SVG over the axes of a page, or artists of matplotlib for a paper. B
 the same classes, those of `sweep.css` and `roofline.css`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Group the outcomes of a run by size and dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

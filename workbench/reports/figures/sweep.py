@@ -4,8 +4,6 @@ matplotlib draws the axes; the points are laid over them as one `<use>` each, wh
 hundred configs in four figures small and links each point with its row.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

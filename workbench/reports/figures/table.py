@@ -1,7 +1,5 @@
 """Table of all configs: its columns, and one row an outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +50,8 @@ def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> 
     if not spans:
         columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
     if board.members is None and not emulated:
-        columns.append(_falling("% of best", lambda r: _best_share(board, r)))
+        best = board.ratio_to_best
+        columns.append(_falling("% of best", lambda r: f"{100 / o:.1f}" if (o := best(r)) else ""))
     if any(energy_of(r) for r in records):
         columns += _energies(any(r.flops for r in records))
     if any(isinstance(r.timing, Predicted) for r in records):
@@ -74,11 +73,6 @@ def _traffic_columns() -> list[Column]:
         column("threads", lambda t: str(t.threads)),
         column("threadgroup memory, B", lambda t: f"{t.threadgroup_bytes:,}"),
     ]
-
-
-def _best_share(board: Board, record: Record) -> str:
-    over = board.ratio_to_best(record)
-    return f"{100 / over:.1f}" if over else ""
 
 
 def _falling(head: str, cell: Callable[[Record], Any]) -> Column:
@@ -140,11 +134,7 @@ def _reader(name: str, metric: ResourceColumn) -> Callable[[Any], str]:
 def _provenance(records: Sequence[Record]) -> list[Column]:
     columns = [
         Column("checked by", lambda r: r.checked, text=True, minor=True),
-        Column(
-            "error / tolerance",
-            _error,
-            minor=True,
-        ),
+        Column("error / tolerance", _error, minor=True),
     ]
     same = Column("same code as", _same, text=True, minor=True)
     classes = bit_classes(records)

@@ -1,7 +1,5 @@
 """How times were obtained, as every page says it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from workbench.data.record import Measured, Outcome, Predicted, Record

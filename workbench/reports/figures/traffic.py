@@ -1,7 +1,5 @@
 """Tables of the bytes that emulated Metal kernels moved, and the sentence on every page of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ TraceReader(title, sniff, read)`. A reader sniffs the first 64 kB, never the ext
 what it understands, and notes what it left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pkgutil
@@ -161,9 +159,7 @@ def _file_of(source: Source) -> TraceFile:
 
 
 def read(
-    paths: Sequence[Path | str],
-    limits: ReadLimits | None = None,
-    range_name: str | None = None,
+    paths: Sequence[Path | str], limits: ReadLimits | None = None, range_name: str | None = None
 ) -> Trace:
     """Return the files of one run as one trace.
 

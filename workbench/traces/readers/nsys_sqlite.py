@@ -196,12 +196,7 @@ NO_WORK = frozenset(["SYNCHRONIZATION", "CUDA_EVENT", "OVERHEAD", "GPU_MEMORY_US
 EXPORT = "record with `nsys profile --trace=cuda,nvtx --cuda-graph-trace=node`"
 NVPROF = "record with `nsys profile`, and run `nsys export --type sqlite` on its report"
 
-COPY_KINDS = {
-    1: "host to device",
-    2: "device to host",
-    8: "device to device",
-    10: "peer to peer",
-}
+COPY_KINDS = {1: "host to device", 2: "device to host", 8: "device to device", 10: "peer to peer"}
 
 
 def _id(correlation: Any) -> int:

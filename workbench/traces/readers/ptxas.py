@@ -9,7 +9,6 @@ from workbench.traces.trace import CounterValue, Dispatch, Trace, plain
 
 LINE = re.compile(r"^ptxas[\w-]* (?:info|warning) *:", re.M)
 ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
-PROPERTIES = re.compile(r"Function properties for '?([^']+?)'?\s*$")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 MORE = re.compile(r"(\d+) (barriers|bytes smem|bytes cmem\[\d+\]|bytes cumulative stack size)")

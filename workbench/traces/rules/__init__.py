@@ -8,8 +8,6 @@ does not hold: what the time is lost to, how much could be given back at most, a
 rule of metrics that only has limits is a table: `RULE = threshold_rule(...)`.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -220,9 +218,7 @@ def call_rules() -> Mapping[str, KernelRule]:
 
 
 def _evaluate_rules(
-    rule_table: Mapping[str, KernelRule],
-    metrics: Values,
-    lines: Mapping[str, tuple[str, ...]],
+    rule_table: Mapping[str, KernelRule], metrics: Values, lines: Mapping[str, tuple[str, ...]]
 ) -> list[RuleMatch]:
     results: list[RuleMatch] = []
     for name, rule in rule_table.items():
@@ -315,7 +311,7 @@ def queue_is_full(summary: DeviceSummary) -> bool:
 
 # What a timeline may lack, and whether a device's has it.
 TIMELINE_NEEDS: Mapping[str, Callable[[DeviceSummary], bool]] = {
-    "launches of the host": lambda summary: bool(summary.times.launches),
+    "launches of the host": lambda summary: bool(summary.times.launches)
 }
 
 

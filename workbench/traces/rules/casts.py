@@ -23,9 +23,5 @@ def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
 
 
 RULE = Rule(
-    "casts",
-    8,
-    evaluate,
-    {"time": 0.05},
-    source="guide 4, fusion; threshold of the workbench",
+    "casts", 8, evaluate, {"time": 0.05}, source="guide 4, fusion; threshold of the workbench"
 )

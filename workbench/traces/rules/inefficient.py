@@ -27,9 +27,5 @@ def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
 
 
 RULE = Rule(
-    "kernels",
-    5,
-    evaluate,
-    {"utilisation": 0.8, "kernels": 3},
-    source="guide 1, scenario 3",
+    "kernels", 5, evaluate, {"utilisation": 0.8, "kernels": 3}, source="guide 1, scenario 3"
 )

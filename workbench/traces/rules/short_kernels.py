@@ -19,10 +19,7 @@ def evaluate(summary: DeviceSummary, limits: Values) -> Diagnosis | None:
     return Diagnosis(
         f"{percent(len(short) / len(lengths))} of the kernels take less than 10 µs, and they hold "
         f"{percent(part)} of the kernel time.",
-        (
-            count("kernels below 10 µs", len(short)),
-            share("share of kernel time", part),
-        ),
+        (count("kernels below 10 µs", len(short)), share("share of kernel time", part)),
         "Fuse neighbouring kernels, so that what lies between them stays in registers.",
         "large",
     )

@@ -1,7 +1,5 @@
 """The unit for special functions and conversions is busy."""
 
-from __future__ import annotations
-
 from workbench.traces.instruction_class import InstructionClass
 from workbench.traces.rules import Values, threshold_rule
 

@@ -12,10 +12,7 @@ RULE = threshold_rule(
     below={"masked_share": 0.3},  # short rows: masked_lanes names them
     derived={"busiest": lambda m: max(m.get(f"{n}_throughput", 0.0) for n in ("l2", "l1", "dram"))},
     needs=("excess_sectors",),
-    evidence={
-        "excess_sectors": "excess sectors, share",
-        "busiest": "busiest memory level, share",
-    },
+    evidence={"excess_sectors": "excess sectors, share", "busiest": "busiest memory level, share"},
     advice="Let neighbouring threads access neighbouring addresses: the order of the axes, the "
     "layout, tl.multiple_of and tl.max_contiguous.",
     effort="medium",

@@ -6,8 +6,6 @@ every Python process of a program is reached, those of torchrun or of a server's
 own `sitecustomize` of the user's is imported first. Both begin when Triton is imported.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

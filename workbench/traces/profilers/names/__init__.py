@@ -4,8 +4,6 @@
 NVIDIA's library `libnvperf_host` of CUPTI 13 names them. It is read only when a name is checked.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -7,8 +7,6 @@ rocprof-compute (`perfmon_config` of `mi_gpu_spec.yaml`: SQ 8, TCC 4 on gfx90a, 
 None is published for gfx1100, so four of a block are taken there. None of this was ever run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

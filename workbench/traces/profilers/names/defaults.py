@@ -1,7 +1,5 @@
 """Counters that a tool is asked for on one architecture, beyond those that it always takes."""
 
-from __future__ import annotations
-
 from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.traces.profilers.names import CHIPS, names_of
 from workbench.traces.profilers.names.amd import default_groups

@@ -1,8 +1,6 @@
 """Call a function after the first import of a module. Runs in the user's interpreter, and needs the
 standard library."""
 
-from __future__ import annotations
-
 import importlib.abc
 import importlib.util
 import sys

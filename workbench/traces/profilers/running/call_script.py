@@ -1,7 +1,5 @@
 """The script of one call: a program that calls one kernel, for a profiler or by hand."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

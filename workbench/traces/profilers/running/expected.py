@@ -1,7 +1,5 @@
 """Assert that a tool recorded what it was to record: tools end with exit code 0 without it."""
 
-from __future__ import annotations
-
 import signal
 from bisect import bisect_right
 from collections import Counter

@@ -1,8 +1,6 @@
 """The sentence for each way in which a tool fails, by a pattern in what it prints. Tools end with
 exit code 0 after most of them."""
 
-from __future__ import annotations
-
 import re
 
 from workbench.traces.profilers import ProfilerError, ToolRun

@@ -1,7 +1,5 @@
 """The facts of a machine that decide which profilers can run: driver, versions, programs."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Read from the driver's settings whether a process may read hardware counters."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

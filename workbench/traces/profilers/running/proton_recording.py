@@ -3,8 +3,6 @@
 Loaded by the path of this file into the program's own process, see `recorder.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

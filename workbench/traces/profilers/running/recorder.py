@@ -4,8 +4,6 @@ Started by the path of this file, in the interpreter of the program: `python rec
 --folder F -- step.py args`. It needs the standard library; a file beside it holds each profiler.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import importlib.util

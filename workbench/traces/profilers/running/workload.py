@@ -1,8 +1,6 @@
 """What is profiled: a program of the user's, or the script of one call of ours; and how much of it
 is recorded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """SQLite files of others: read only, their own SQL trusted with nothing and stopped in time."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator

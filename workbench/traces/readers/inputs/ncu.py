@@ -1,8 +1,6 @@
 """Shared by the readers of ncu's text: its own messages and the program's output are dropped, and
 counters are taken in units without prefix."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 The package is native code: where it crashes, only this process ends.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

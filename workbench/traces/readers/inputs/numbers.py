@@ -1,7 +1,5 @@
 """Numbers as profilers write them: thousands separators, decimal commas, units, times."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

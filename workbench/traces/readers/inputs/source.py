@@ -3,8 +3,6 @@
 Nothing is unpacked to a name that a file chooses, and nothing is unpacked without end.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -4,8 +4,6 @@ The events are decoded one after the other, so that a file of a gigabyte needs a
 memory. With msgspec (extra `traces`) a block of whole events is decoded at once.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """CSV tables under limits, with their place for error sentences."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -32,9 +30,7 @@ def rows(source: Source, lines: Iterable[str] | None = None) -> Iterator[list[st
 
 
 def table(
-    source: Source,
-    is_head: Callable[[list[str]], bool] = bool,
-    lines: Iterable[str] | None = None,
+    source: Source, is_head: Callable[[list[str]], bool] = bool, lines: Iterable[str] | None = None
 ) -> Iterator[Row]:
     """Yield each row under the first row that is a head, as a dict by head. Rows before it are
     skipped; short rows lack fields, and fields beyond the head are dropped."""

@@ -1,7 +1,5 @@
 """XML read element by element. A DOCTYPE is refused at its first token: no entity expands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from xml.parsers import expat
 
