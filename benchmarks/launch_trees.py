@@ -67,7 +67,7 @@ class Examples:
         self.features = sorted({name for one in launches for name in one} - set(NEAR))
         self.rows = feature_table(launches, self.features)
 
-    def with_mean(self, sizes: Collection[int]) -> NDArray[np.float64]:
+    def rows_by_mean(self, sizes: Collection[int]) -> NDArray[np.float64]:
         """Return the features and those of near sizes, among the sizes whose times are known: of
         these, but the launch's own."""
         unknown = set(range(len(self.table.sizes))) - set(sizes)
@@ -98,7 +98,7 @@ class Examples:
         for fold in range(FOLDS):
             out = order[fold::FOLDS]
             known = [n for n in order if n not in out]
-            rows = self.with_mean(known) if by_mean else self.rows
+            rows = self.rows_by_mean(known) if by_mean else self.rows
             expected = self.fit(rows, known).predict(rows)
             for n in out:
                 here = np.flatnonzero(self.size == n)
@@ -145,7 +145,7 @@ def train(examples: Examples, by_mean: bool, path: Path) -> NDArray[np.float64]:
     """Write the trees of a kernel, and return the largest difference of what they expect from what
     LightGBM predicts."""
     everywhere, times = range(len(examples.table.sizes)), examples.table.metadata
-    rows = examples.with_mean(everywhere) if by_mean else examples.rows
+    rows = examples.rows_by_mean(everywhere) if by_mean else examples.rows
     features = [*examples.features, *(NEAR if by_mean else ())]
     model = examples.fit(rows, everywhere)
     about = {

@@ -47,7 +47,7 @@ SPARSE = 0.8  # this share of the distance to the nearest, where few are near
 ROWS = 0.6  # an octave of the number of rows counts as this many of their width
 APART = 3.0  # octaves between a row of a multiple of 16 elements and another
 FAR = 2.5  # octaves to the nearest measured size, beyond which nothing is expected
-TREES_FAR = 4.0  # the same of trees
+PRODUCTS_FAR = 4.0  # the same of trees of products, whose sizes lie far apart
 MOST = 0.5  # log of a time over the fastest: how slow a slow config is says nothing more
 UNTIMED = 0.15  # the same, expected where a config was not timed
 
@@ -85,7 +85,8 @@ class LaunchTimes:
         import numpy as np
 
         mean, octaves = self.mean(dtype, sizes)
-        if octaves > (FAR if self.trees is None else TREES_FAR):
+        is_product = self.trees is not None and len(self.sizes[0]) > 2
+        if octaves > (PRODUCTS_FAR if is_product else FAR):
             return []
         expected = mean
         if self.trees is not None:
