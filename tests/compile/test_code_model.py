@@ -214,6 +214,26 @@ def test_flops_of_a_product_and_the_peak_of_its_operands():
         assert {r.peak for r in work.regions if r.peak} == {peak}
 
 
+@pytest.mark.parametrize("name", ["mi250x", "mi300x", "mi355x", "rx7900xtx"])
+def test_an_amd_gpu_moves_through_buffers_what_others_move_through_pointers(name):
+    """A base and 32-bit offsets, where a tensor is known to have less than 2 GB; also straight into
+    shared memory, on an mi355x, and products in matrix layouts of RDNA."""
+    device, (M, N, K) = device_named(name), (256, 128, 512)
+    half = [empty(M, K, dtype=torch.float16), empty(K, N, dtype=torch.float16), empty(M, N)]
+    tiles = {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 2}
+    for kernel, grid, args, config in (
+        (rows, (64,), (empty(64, 4000), empty(64), 64, 4000), {"BLOCK": 256}),
+        (stepped, (64,), (empty(8192), empty(8192), 8000), {"STEP": 128, "BLOCK": 128}),
+        (tallied, (64,), (empty(64 * 256), empty(2), 64), {"BLOCK": 256}),
+        (product, (4, 2), (*half, M, N, K), tiles),
+    ):
+        ttgir, *launch = launched(kernel, grid, *args, device=device, **config)
+        assert "amdg.buffer_load" in ttgir
+        ours = launch_work(ttgir, *launch, device, SOME, 2)
+        others = work_of(*launched(kernel, grid, *args, **config))
+        assert (ours.flops, ours.least_bytes) == (others.flops, others.least_bytes)
+
+
 def described(block, *shape):
     return TensorDescriptor(empty(*shape, dtype=torch.bfloat16), [*shape], [shape[1], 1], block)
 
