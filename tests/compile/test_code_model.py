@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from workbench.code.code_work import launch_work
+from workbench.code.code_work import distinct_bytes, launch_work
 from workbench.code.program_slices import every_op, needed_values
 from workbench.code.ttgir import NotModelled, read_ttgir
 from workbench.compile.launches import capture_launches
@@ -232,6 +232,32 @@ def test_an_amd_gpu_moves_through_buffers_what_others_move_through_pointers(name
         ours = launch_work(ttgir, *launch, device, SOME, 2)
         others = work_of(*launched(kernel, grid, *args, **config))
         assert (ours.flops, ours.least_bytes) == (others.flops, others.least_bytes)
+
+
+@triton.jit
+def doubled(x, N, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, 2 * tl.load(x + i, i < N), i < N)
+
+
+@triton.jit
+def added_rows(x, at, y, N, BLOCK: tl.constexpr):
+    p, i = tl.program_id(0), tl.arange(0, BLOCK)
+    tl.atomic_add(y + tl.load(at + p) * N + i, tl.load(x + p * N + i, i < N), i < N)
+
+
+def test_bytes_that_a_launch_reads_and_that_it_writes_count_both():
+    """A tensor that is changed in place counted once; of rows that are added to a table they count,
+    not the table."""
+    assert distinct_bytes(*launched(doubled, (256,), empty(1 << 16), 1 << 16, BLOCK=256)) == (
+        4 << 16, 4 << 16,
+    )  # fmt: skip
+    at = np.array([7, 900, 7, 31])
+    args = empty(4, 256), empty(4, dtype=torch.int64), empty(1000, 256), 256
+    read, written = distinct_bytes(
+        *launched(added_rows, (4,), *args, contents={"at": at}, BLOCK=256)
+    )
+    assert (read, written) == (4 * 4 * 256 + 32 + 3 * 4 * 256, 3 * 4 * 256)
 
 
 def described(block, *shape):

@@ -240,14 +240,21 @@ def test_memory_of_a_layout_reaches_from_its_lead_to_its_last_element():
 
 @pytest.mark.parametrize(
     ("accessed", "read", "certain"),
-    [(0, 2 << 24, 1 << 20), (3 << 20, 2 << 20, 3 << 20), (34 << 20, 2 << 24, 33 << 20)],
+    [
+        (None, 2 << 24, 1 << 20),
+        ((2 << 20, 1 << 20), 2 << 20, 3 << 20),
+        ((33 << 20, 1 << 20), 2 << 24, 33 << 20),
+        ((2 << 20, 1 << 10), 2 << 20, (2 << 20) + (1 << 10)),
+        ((2 << 24, 1 << 10), 2 << 24, (2 << 24) + (1 << 10)),
+    ],
 )
 def test_bytes_that_a_launch_leaves_out_are_not_counted(accessed, read, certain, tmp_path):
-    """Unknown, a part, and all but 3 %."""
+    """Unknown, a part of what is read, all but 3 %; a part of what is written, with a part of what
+    is read and with all of it."""
     x, y = Layout((1 << 24,), (1,), "bf16"), Layout((1 << 19,), (1,), "bf16")
     call = call_on(
         {"x": x, "y": y}, outputs=("y",), initial={"y": "nothing"}, dtype="bf16",
-        distinct_bytes=accessed, unchecked="nothing runs",
+        accessed=accessed, unchecked="nothing runs",
     )  # fmt: skip
     spec = kernel.spec_of(call, tmp_path, "nowhere")
     at = spec.check[0], "bf16"

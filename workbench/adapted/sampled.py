@@ -90,12 +90,14 @@ def first_footprint(folder: Path, device: Device, first: int) -> Footprint | Non
     return examine_code(*_compiled_launch(call, folder, device, first), _edges(call))
 
 
-def accessed_bytes(folder: Path, device: Device, first: int) -> int:
+def accessed_bytes(folder: Path, device: Device, first: int) -> tuple[int, int] | None:
     """Compile a config for `device` in a worker and return the distinct bytes that all its programs
-    read and write; 0 where that does not follow from its code."""
+    read and those that they write; None where these do not follow from its code."""
     with suppress(NotModelled):
-        return round(distinct_bytes(*_compiled_launch(Call.read(folder), folder, device, first)))
-    return 0
+        launch = _compiled_launch(Call.read(folder), folder, device, first)
+        read, written = map(round, distinct_bytes(*launch))
+        return read, written
+    return None
 
 
 def _compiled_launch(
