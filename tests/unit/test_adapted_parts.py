@@ -32,6 +32,7 @@ from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.traced import Accesses, LaunchFault, Memory, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError, Place
 from workbench.catalog import spec_of
+from workbench.commands.options import OptionError
 from workbench.commands.tune_function import _complete_call as completed
 from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
@@ -339,6 +340,12 @@ def test_a_grid_is_computed_as_a_launch_would():
             write.grid_of(JIT, {}, bad, config)
     with pytest.raises(AdaptedError, match=r"The grid fails for .* \(KeyError: 'm'\)"):
         write.grid_of(JIT, {}, lambda at: at["m"], config)
+
+    def misspelt(at):
+        raise OptionError("--grid names BLOK.")
+
+    with pytest.raises(OptionError, match=r"^--grid names BLOK\.$"):
+        write.grid_of(JIT, {}, misspelt, config)
 
 
 def test_configs_that_cannot_be_taken_are_said():
@@ -767,6 +774,7 @@ def sample_trace(read_first=False, atomics=False, elements=(1, 3)):
         ({}, 2, (), OutputUse(0.5, False)),
         ({}, 2, ("y",), None),
         ({"read_first": True}, 4, None, None),
+        ({"atomics": True}, 4, None, None),
     ],
 )
 def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, share, declared, use):
@@ -788,7 +796,8 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
             sampled.discover_sample(*given, False, declared)
     result = sampled.discover_sample(*given, use is not None, declared)
     assert result.odd == ({} if use is None else {"y": use}) and result.outputs == ("y",)
-    clean = use is not None or (declared == () and not more)
+    clean = use is not None or not ("read_first" in more or declared)
+    assert result.twice == ((f"y {sampled.SUM}",) if more.get("atomics") else ())
     assert result.initial == {"y": "nothing" if clean else "zeros"} and result.repeat_reason
     assert torch.load(tmp_path / call.PROBES) == {"y": [1, 3]}
     if use is None:

@@ -35,6 +35,7 @@ FIRST_S, OTHER_S = 4.0, 2.0  # after which no further program of the first confi
 RANDOM = 6  # programs, and elements of an output, between the ends
 PROBED = 24  # elements of an output whose writers run in every config
 SEED = 7
+SUM = "is not checked: only some programs that add to it run; tune a smaller launch to check it"
 UNMOVED = "of a launch of this size only some programs run, once"
 
 
@@ -224,9 +225,8 @@ def discover_sample(
         else ("values" if bool(byte_tensor(saved[n]).any()) else "zeros")
         for n in written
     }
-    return Discovered(
-        compared, initial, first, None, UNMOVED, odd, RoundedProducts.bits, tuple(trace.twice)
-    )
+    notes = (*trace.twice, *(f"{n} {SUM}" for n in compared if trace.accesses[n].atomics))
+    return Discovered(compared, initial, first, None, UNMOVED, odd, RoundedProducts.bits, notes)
 
 
 def _changes(trace: ProgramTrace, name: str) -> bool:

@@ -82,7 +82,7 @@ def _kernel(options: PredictOptions, spec: Spec, device: Device) -> int:
     impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]
     impls = impls or [impl for impl in spec.impls if impl.backend == "triton"]
     try:
-        ranking = rank_configs(spec, impls, device, options.dtype, sizes)
+        ranking = rank_configs(spec, impls, device, options.dtype, sizes, options.kernel)
     except ValueError as error:
         raise CommandError(f"{error}; name another device with --device.") from None
     title = f"{spec.name} at {sizes_text(sizes)} in {options.dtype}"

@@ -170,7 +170,10 @@ def configs_of(
     else:
         result, notes = [], none
     if not result:
-        raise AdaptedError("There are no configs to try; name them: configs=[triton.Config(...)].")
+        raise AdaptedError(
+            "There are no configs to try; name them: configs=[triton.Config(...)], "
+            "--config BLOCK=64."
+        )
     return result, notes
 
 
