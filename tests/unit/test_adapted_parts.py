@@ -255,7 +255,7 @@ def test_bytes_that_a_launch_leaves_out_are_not_counted(accessed, read, certain,
     x, y = Layout((1 << 24,), (1,), "bf16"), Layout((1 << 19,), (1,), "bf16")
     call = call_on(
         {"x": x, "y": y}, outputs=("y",), initial={"y": "nothing"}, dtype="bf16",
-        accessed=accessed, unchecked="nothing runs",
+        moved_bytes=accessed, unchecked="nothing runs",
     )  # fmt: skip
     spec = kernel.spec_of(call, tmp_path, "nowhere")
     at = spec.check[0], "bf16"

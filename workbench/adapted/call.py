@@ -132,7 +132,7 @@ class Call:
     # zeros: their sum along it is compared
     partial: tuple[str, ...] = ()
     # distinct bytes that a launch reads and that it writes by its code, where that says it
-    accessed: tuple[int, int] | None = None
+    moved_bytes: tuple[int, int] | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -82,14 +82,14 @@ class TakenInput(Spec):
         return self._accessed_part(super().bytes_written(sizes, dtype), 1)
 
     def _accessed_part(self, whole: int, direction: int) -> int:
-        accessed = self.call.accessed if self.call is not None else None
+        accessed = self.call.moved_bytes if self.call is not None else None
         part = whole if accessed is None else accessed[direction]
         return part if part < WHOLE * whole else whole
 
     def certain_bytes(self, sizes: Sizes, dtype: str) -> int:
         """Return the least bytes like any Spec, but only those of the outputs where tensors are
         large and the code does not say how much of them a launch reads."""
-        if self.call is not None and self.call.total_bytes > LARGE and not self.call.accessed:
+        if self.call is not None and self.call.total_bytes > LARGE and not self.call.moved_bytes:
             return self.bytes_written(sizes, dtype)
         return self.bytes(sizes, dtype)
 

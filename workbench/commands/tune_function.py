@@ -255,7 +255,7 @@ def _observe_first_launch(
     except NotInterpreted as error:
         return replace(call, unchecked=str(error)), _assume_outputs(call, outputs)
     call = replace(call, sampled=shares is not None, shares=shares or {})
-    return replace(call, accessed=accessed), result
+    return replace(call, moved_bytes=accessed), result
 
 
 def _named_tensors(call: Call, memory: Mapping[str, Any], options: TuneOptions) -> Call:
