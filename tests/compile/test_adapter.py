@@ -380,7 +380,7 @@ def test_a_grid_that_covers_a_part_is_refused_though_the_output_holds_the_result
             reference=lambda x, y, n: torch.nn.functional.gelu(x), **places(tmp_path),
         )  # fmt: skip
     assert f"y is written in {share} % of its elements" in str(caught.value)
-    assert "at {'n': 4096}" in str(caught.value), "sizes have the names of the user's arguments"
+    assert "at n=4096" in str(caught.value), "sizes have the names of the user's arguments"
 
 
 @pytest.mark.newest

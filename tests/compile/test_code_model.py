@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from workbench.code.code_work import launch_work
+from workbench.code.code_work import distinct_bytes, launch_work
 from workbench.code.program_slices import every_op, needed_values
 from workbench.code.ttgir import NotModelled, read_ttgir
 from workbench.compile.launches import capture_launches
@@ -212,6 +212,52 @@ def test_flops_of_a_product_and_the_peak_of_its_operands():
         work = work_of(*launched(product, (4, 2), *tensors, 256, 128, 512, **config))
         assert work.flops == 2 * 256 * 128 * 512
         assert {r.peak for r in work.regions if r.peak} == {peak}
+
+
+@pytest.mark.parametrize("name", ["mi250x", "mi300x", "mi355x", "rx7900xtx"])
+def test_an_amd_gpu_moves_through_buffers_what_others_move_through_pointers(name):
+    """A base and 32-bit offsets, where a tensor is known to have less than 2 GB; also straight into
+    shared memory, on an mi355x, and products in matrix layouts of RDNA."""
+    device, (M, N, K) = device_named(name), (256, 128, 512)
+    half = [empty(M, K, dtype=torch.float16), empty(K, N, dtype=torch.float16), empty(M, N)]
+    tiles = {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 2}
+    for kernel, grid, args, config in (
+        (rows, (64,), (empty(64, 4000), empty(64), 64, 4000), {"BLOCK": 256}),
+        (stepped, (64,), (empty(8192), empty(8192), 8000), {"STEP": 128, "BLOCK": 128}),
+        (tallied, (64,), (empty(64 * 256), empty(2), 64), {"BLOCK": 256}),
+        (product, (4, 2), (*half, M, N, K), tiles),
+    ):
+        ttgir, *launch = launched(kernel, grid, *args, device=device, **config)
+        assert "amdg.buffer_load" in ttgir
+        ours = launch_work(ttgir, *launch, device, SOME, 2)
+        others = work_of(*launched(kernel, grid, *args, **config))
+        assert (ours.flops, ours.least_bytes) == (others.flops, others.least_bytes)
+
+
+@triton.jit
+def doubled(x, N, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, 2 * tl.load(x + i, i < N), i < N)
+
+
+@triton.jit
+def added_rows(x, at, y, N, BLOCK: tl.constexpr):
+    p, i = tl.program_id(0), tl.arange(0, BLOCK)
+    tl.atomic_add(y + tl.load(at + p) * N + i, tl.load(x + p * N + i, i < N), i < N)
+
+
+def test_bytes_that_a_launch_reads_and_that_it_writes_count_both():
+    """A tensor that is changed in place counted once; of rows that are added to a table they count,
+    not the table."""
+    assert distinct_bytes(*launched(doubled, (256,), empty(1 << 16), 1 << 16, BLOCK=256)) == (
+        4 << 16, 4 << 16,
+    )  # fmt: skip
+    at = np.array([7, 900, 7, 31])
+    args = empty(4, 256), empty(4, dtype=torch.int64), empty(1000, 256), 256
+    read, written = distinct_bytes(
+        *launched(added_rows, (4,), *args, contents={"at": at}, BLOCK=256)
+    )
+    assert (read, written) == (4 * 4 * 256 + 32 + 3 * 4 * 256, 3 * 4 * 256)
 
 
 def described(block, *shape):

@@ -32,6 +32,7 @@ from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.traced import Accesses, LaunchFault, Memory, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError, Place
 from workbench.catalog import spec_of
+from workbench.commands.options import OptionError
 from workbench.commands.tune_function import _complete_call as completed
 from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
@@ -240,14 +241,21 @@ def test_memory_of_a_layout_reaches_from_its_lead_to_its_last_element():
 
 @pytest.mark.parametrize(
     ("accessed", "read", "certain"),
-    [(0, 2 << 24, 1 << 20), (3 << 20, 2 << 20, 3 << 20), (34 << 20, 2 << 24, 33 << 20)],
+    [
+        (None, 2 << 24, 1 << 20),
+        ((2 << 20, 1 << 20), 2 << 20, 3 << 20),
+        ((33 << 20, 1 << 20), 2 << 24, 33 << 20),
+        ((2 << 20, 1 << 10), 2 << 20, (2 << 20) + (1 << 10)),
+        ((2 << 24, 1 << 10), 2 << 24, (2 << 24) + (1 << 10)),
+    ],
 )
 def test_bytes_that_a_launch_leaves_out_are_not_counted(accessed, read, certain, tmp_path):
-    """Unknown, a part, and all but 3 %."""
+    """Unknown, a part of what is read, all but 3 %; a part of what is written, with a part of what
+    is read and with all of it."""
     x, y = Layout((1 << 24,), (1,), "bf16"), Layout((1 << 19,), (1,), "bf16")
     call = call_on(
         {"x": x, "y": y}, outputs=("y",), initial={"y": "nothing"}, dtype="bf16",
-        distinct_bytes=accessed, unchecked="nothing runs",
+        moved_bytes=accessed, unchecked="nothing runs",
     )  # fmt: skip
     spec = kernel.spec_of(call, tmp_path, "nowhere")
     at = spec.check[0], "bf16"
@@ -332,6 +340,12 @@ def test_a_grid_is_computed_as_a_launch_would():
             write.grid_of(JIT, {}, bad, config)
     with pytest.raises(AdaptedError, match=r"The grid fails for .* \(KeyError: 'm'\)"):
         write.grid_of(JIT, {}, lambda at: at["m"], config)
+
+    def misspelt(at):
+        raise OptionError("--grid names BLOK.")
+
+    with pytest.raises(OptionError, match=r"^--grid names BLOK\.$"):
+        write.grid_of(JIT, {}, misspelt, config)
 
 
 def test_configs_that_cannot_be_taken_are_said():
@@ -760,6 +774,7 @@ def sample_trace(read_first=False, atomics=False, elements=(1, 3)):
         ({}, 2, (), OutputUse(0.5, False)),
         ({}, 2, ("y",), None),
         ({"read_first": True}, 4, None, None),
+        ({"atomics": True}, 4, None, None),
     ],
 )
 def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, share, declared, use):
@@ -781,7 +796,8 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
             sampled.discover_sample(*given, False, declared)
     result = sampled.discover_sample(*given, use is not None, declared)
     assert result.odd == ({} if use is None else {"y": use}) and result.outputs == ("y",)
-    clean = use is not None or (declared == () and not more)
+    clean = use is not None or not ("read_first" in more or declared)
+    assert result.twice == ((f"y {sampled.SUM}",) if more.get("atomics") else ())
     assert result.initial == {"y": "nothing" if clean else "zeros"} and result.repeat_reason
     assert torch.load(tmp_path / call.PROBES) == {"y": [1, 3]}
     if use is None:

@@ -314,6 +314,19 @@ def test_a_damaged_events_file_gives_its_good_lines(stored, tmp_path, capsys):
         assert len(history.outcomes(run.id)) == 6
 
 
+def test_the_file_of_a_kernel_names_its_results(stored, tmp_path, capsys):
+    """Its help takes path/to/mine.py; nothing matched one."""
+    url, _, run = stored
+    file = tmp_path / "mine.py"
+    file.write_text((ROOT / "workbench/kernels/softmax.py").read_text())
+    assert cli.main(["history", str(file), "--database", url]) == 0
+    by_file = capsys.readouterr().out
+    assert cli.main(["history", "softmax", "--database", url]) == 0
+    assert by_file == capsys.readouterr().out and run.id[:12] in by_file
+    words = ["--kernel", str(file), "--out", str(tmp_path / "page.html"), "--database", url]
+    assert cli.main(["report", "roofline", *words]) == 0
+
+
 def test_a_report_of_a_stored_run(stored, tmp_path, capsys):
     url, _, run = stored
     page = str(tmp_path / "page.html")

@@ -1088,10 +1088,10 @@ def test_a_mac_checks_at_its_sizes_and_at_the_task_s_where_it_is_small(mac, more
 
 def test_a_mac_says_at_which_sizes_a_check_fails(mac):
     assert mac.run({"N": 8}, check=({"N": 2}, {"N": 12}, {"N": 4})) == Refusal(
-        "check", "at {'N': 12} it is 3 off", rule="values")  # fmt: skip
+        "check", "at N=12 it is 3 off", rule="values")  # fmt: skip
     assert [entry[0] for entry in mac.log if entry != "x"] == [{"N": 2}, {"N": 12}]
     assert mac.run({"N": 8}, check=({"N": 13},), mutates=("x",)) == Refusal(
-        "launch", "at {'N': 13}: RuntimeError: the driver fails")  # fmt: skip
+        "launch", "at N=13: RuntimeError: the driver fails")  # fmt: skip
     assert mac.run({"N": 8}, check=(), flops=101).reason == (
         "it takes none of the sizes to check, so its result is unchecked")  # fmt: skip
     found = mac.run({"N": 8}, mutates=("x",))

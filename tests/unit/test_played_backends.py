@@ -676,7 +676,7 @@ def test_errors_of_calls_are_joined():
     assert joined.error == 0.75 and len(joined.bits) == 16
     assert checking.join(request, right[::-1]).bits != joined.bits
     wrong = results(Checked(0.5), Checked(3.0, "is wrong", "values"))
-    assert checking.join(request, wrong) == Refusal("check", "at {'N': 2} is wrong", rule="values")
+    assert checking.join(request, wrong) == Refusal("check", "at N=2 is wrong", rule="values")
     refused = Refusal("check", "no")
     assert checking.join(request, refused) is refused
 
@@ -752,13 +752,13 @@ def test_launches_stop_at_the_first_that_fails(monkeypatch):
     calls = [SimpleNamespace(sizes={"N": n}) for n in (1, 2, 1)]
     assert checking.launch_calls("toy", candidate(16), calls[:1]) == [results[1]]
     refused = checking.launch_calls("toy", candidate(16), calls)
-    assert refused == Refusal("check", "at {'N': 2} returns nothing", rule="outputs")
+    assert refused == Refusal("check", "at N=2 returns nothing", rule="outputs")
     assert said == [({"block_n": 16}, n) for n in (1, 1, 2)]
     for error, rule in ((ValueError("x"), "process"), (NotImplementedError("y"), None),
                         (RuntimeError("'InterpreterBuilder' object has no"), None)):  # fmt: skip
         results[1] = error
         refused = checking.launch_calls("toy", candidate(16), calls)
-        assert refused.rule == rule and refused.reason.startswith("the interpreter stopped at {'N'")
+        assert refused.rule == rule and refused.reason.startswith("the interpreter stopped at N=")
     outer = ValueError("outer")
     outer.__cause__ = NotImplementedError("inner")
     assert checking._is_unsupported(outer) and not checking._is_unsupported(None)

@@ -771,7 +771,7 @@ def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
     assert count() == (["launch"], carried)
     assert asked == [({"N": 2}, emulated.Scales(8.0, 6.0))]
     for error, stage, words in (
-        (EmulationError("race"), "check", "at {'N': 2}: EmulationError: race"),
+        (EmulationError("race"), "check", "at N=2: EmulationError: race"),
         (emulated.WorkbenchError("no"), "compile", "no"),
     ):
         raised.append(error)
@@ -819,7 +819,7 @@ def test_calls_take_the_schedules_of_the_emulator_in_turn(monkeypatch):
     )
     calls = [SimpleNamespace(sizes={"N": n}) for n in range(4)]
     assert emulated.emulate_calls("toy", candidate(1), calls) == Refusal(
-        "check", "at {'N': 2} odd", rule="outputs"
+        "check", "at N=2 odd", rule="outputs"
     )
     assert schedules == ["a", "b", "a"] and len(results) == 1
     found = emulated.emulate_calls("toy", candidate(1), calls[:1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from workbench.backend.offline import predicted_time
 from workbench.compile import Compiled
 from workbench.data import stats
 from workbench.data.record import Case, Predicted, Record
+from workbench.device.code_model import LaunchWork, predict_each
 from workbench.device.cost_model import CONSTANTS, LAUNCH_S, MODEL, guess, predict, predict_call
 from workbench.device.error_band import (
     NEVER,
@@ -23,6 +25,7 @@ from workbench.device.error_band import (
     factor_words,
 )
 from workbench.device.hardware import DEVICES, UNCOMPILED, device_named
+from workbench.evaluation.times import predicted_times
 from workbench.spec import Work
 
 H200 = device_named("h200")
@@ -479,3 +482,24 @@ def test_a_call_has_a_work_for_each_launch_or_that_of_the_largest():
     for number, compiled in ((2, three), (3, replace(three, each=()))):
         with pytest.raises(ValueError, match=f"describes {number} launches and the call has 3"):
             predicted_time(H200, compiled, (work,) * number, *rest)
+
+
+def test_evaluate_takes_the_time_of_the_code_where_no_work_is_declared():
+    """It took the least bytes: 8 us of an int8 product, for which a sweep derives 34 us."""
+    made = guess(H200, Work(132, 1, 4096, 4096), "bf16", warps=4, stages=1)
+    launch = LaunchWork(132, 4, 1, (), float(1 << 28), float(1 << 28))
+    facts, work = SimpleNamespace(flops=1 << 20, bytes=1 << 20), Work(132, 1, 4096, 4096)
+    declared = predicted_time(
+        H200, Compiled(made, "", (132,), 1), (work,), "bf16", 1 << 20, 1 << 20, 1
+    )
+    for works, given_works, seconds in (
+        ((launch,), None, predict_each(H200, (launch,), (made,)).predicted_s),
+        ((), None, None),
+        ((launch,), (work,), declared.predicted_s),
+    ):
+        compiled = Compiled(
+            made, "", (132,), 1, each=(made,), works=works, not_modelled="" if works else "a loop"
+        )
+        submission = SimpleNamespace(config={}, works=given_works)
+        times = predicted_times(H200, submission, facts, compiled, "bf16")
+        assert (times.seconds if times else None) == seconds

@@ -85,6 +85,9 @@ def test_a_kernel_without_work_is_sent_to_the_sweep():
     bare = [replace(impl, work=None) for impl in spec.impls]
     with pytest.raises(NotPredicted, match=r"copy declares no `work`.*workbench sweep copy"):
         rank_configs(spec, bare, device_named("h200"), "bf16", dict(spec.bench[0]))
+    with pytest.raises(NotPredicted, match=r"workbench sweep 'my files/copy.py' --device h200"):
+        at = device_named("h200"), "bf16", dict(spec.bench[0])
+        rank_configs(spec, bare, *at, "my files/copy.py")
 
 
 def test_the_command_needs_neither_torch_nor_triton_and_says_the_same():

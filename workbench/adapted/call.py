@@ -131,8 +131,8 @@ class Call:
     # outputs of partial results along their first axis, as many as the config writes, the rest
     # zeros: their sum along it is compared
     partial: tuple[str, ...] = ()
-    # distinct bytes that a launch reads and writes by its code; 0 where it does not say it
-    distinct_bytes: int = 0
+    # distinct bytes that a launch reads and that it writes by its code, where that says it
+    moved_bytes: tuple[int, int] | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -71,7 +71,8 @@ class Discovered:
     # outputs that a launch reads or writes in part, and that nobody declared to be inputs, too
     odd: Mapping[str, OutputUse] = field(default_factory=dict)
     mantissa_bits: int | None = None  # bits of the mantissa to which it rounds operands of products
-    twice: tuple[str, ...] = ()  # equal values that two programs write, in clauses
+    # equal values that two programs write; outputs that are not checked, as sums of some programs
+    twice: tuple[str, ...] = ()
 
 
 def discover(

@@ -74,17 +74,22 @@ class TakenInput(Spec):
         would make the roofline bound too high."""
         tensors = [self.inputs[n] for n in self.unread]
         spared = (math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
-        read = super().bytes_read(sizes, dtype) - sum(spared)
-        written = self.bytes_written(sizes, dtype)
-        accessed = self.call.distinct_bytes if self.call is not None else 0
-        if not accessed or accessed >= WHOLE * (read + written):
-            return read
-        return max(0, accessed - written)
+        return self._accessed_part(super().bytes_read(sizes, dtype) - sum(spared), 0)
+
+    def bytes_written(self, sizes: Sizes, dtype: str) -> int:
+        """Return the bytes of the outputs like any Spec, but where the code of the launch writes a
+        part of them, such as rows that indices name, the bytes of that part."""
+        return self._accessed_part(super().bytes_written(sizes, dtype), 1)
+
+    def _accessed_part(self, whole: int, direction: int) -> int:
+        accessed = self.call.moved_bytes if self.call is not None else None
+        part = whole if accessed is None else accessed[direction]
+        return part if part < WHOLE * whole else whole
 
     def certain_bytes(self, sizes: Sizes, dtype: str) -> int:
         """Return the least bytes like any Spec, but only those of the outputs where tensors are
         large and the code does not say how much of them a launch reads."""
-        if self.call is not None and self.call.total_bytes > LARGE and not self.call.distinct_bytes:
+        if self.call is not None and self.call.total_bytes > LARGE and not self.call.moved_bytes:
             return self.bytes_written(sizes, dtype)
         return self.bytes(sizes, dtype)
 

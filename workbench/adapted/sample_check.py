@@ -44,9 +44,8 @@ def launch_sample(
     except LaunchFault as fault:
         return Refusal("check", str(fault).rstrip("."))
     except Exception as error:
-        return Refusal(
-            "check", f"the interpreter stopped {label(vars(config))}: {first_sentence(error)}"
-        )
+        reason = f"the interpreter stopped {label(vars(config))}: {first_sentence(error)}"
+        return Refusal("check", reason)
     return _result(call, memory, launcher.trace)
 
 

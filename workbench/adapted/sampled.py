@@ -33,6 +33,7 @@ FIRST_S, OTHER_S = 4.0, 2.0  # after which no further program of the first confi
 RANDOM = 6  # programs, and elements of an output, between the ends
 PROBED = 24  # elements of an output whose writers run in every config
 SEED = 7
+SUM = "is not checked: only some programs that add to it run; tune a smaller launch to check it"
 UNMOVED = "of a launch of this size only some programs run, once"
 
 
@@ -88,12 +89,14 @@ def first_footprint(folder: Path, device: Device, first: int) -> Footprint | Non
     return examine_code(*_compiled_launch(call, folder, device, first), _edges(call))
 
 
-def accessed_bytes(folder: Path, device: Device, first: int) -> int:
+def accessed_bytes(folder: Path, device: Device, first: int) -> tuple[int, int] | None:
     """Compile a config for `device` in a worker and return the distinct bytes that all its programs
-    read and write; 0 where that does not follow from its code."""
+    read and those that they write; None where these do not follow from its code."""
     with suppress(NotModelled):
-        return round(distinct_bytes(*_compiled_launch(Call.read(folder), folder, device, first)))
-    return 0
+        launch = _compiled_launch(Call.read(folder), folder, device, first)
+        read, written = map(round, distinct_bytes(*launch))
+        return read, written
+    return None
 
 
 def _compiled_launch(
@@ -219,9 +222,8 @@ def discover_sample(
         else ("values" if bool(byte_tensor(saved[n]).any()) else "zeros")
         for n in written
     }
-    return Discovered(
-        compared, initial, first, None, UNMOVED, odd, RoundedProducts.bits, tuple(trace.twice)
-    )
+    notes = (*trace.twice, *(f"{n} {SUM}" for n in compared if trace.accesses[n].atomics))
+    return Discovered(compared, initial, first, None, UNMOVED, odd, RoundedProducts.bits, notes)
 
 
 def _changes(trace: ProgramTrace, name: str) -> bool:

@@ -16,7 +16,7 @@ from workbench.adapted.grid import Grid
 from workbench.adapted.travel import AdaptedError, Place, base, describe, pack
 from workbench.catalog import name_hint
 from workbench.measurement.inputs import TORCH_NAMES
-from workbench.spec import ITEMSIZE
+from workbench.spec import ITEMSIZE, WorkbenchError
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 HOOK = "pre_hook"
@@ -238,15 +238,16 @@ def grid_of(kernel: Any, named: Mapping[str, Any], grid: Grid, config: Any) -> t
             meta |= {name: value(meta) for name, value in values.items()}
         result = grid(meta) if callable(grid) else grid
         shape = tuple(int(n) for n in result)
+    except WorkbenchError:  # it says itself what is wrong with --grid
+        raise
     except Exception as error:
         raise AdaptedError(
             f"The grid fails for {config} ({type(error).__name__}: {error}); it must take a dict "
             "of all arguments and give one to three numbers."
         ) from error
     if not 1 <= len(shape) <= 3 or math.prod(shape) < 1 or min(shape) < 1:
-        raise AdaptedError(
-            f"The grid for {config} is {shape}; it must be one to three numbers > 0."
-        )
+        odd = f"The grid for {config} is {shape}; it must be one to three numbers > 0."
+        raise AdaptedError(odd)
     return shape
 
 

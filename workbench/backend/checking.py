@@ -20,7 +20,7 @@ from workbench.catalog.source import SourceChanged, load_kernel
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.spec import Sampling, Sizes, SpecFault
+from workbench.spec import Sampling, Sizes, SpecFault, sizes_text
 
 if TYPE_CHECKING:
     from workbench.measurement.correctness import Checked
@@ -171,7 +171,9 @@ def join(request: CheckRequest, results: Sequence[CallResult] | Refusal) -> Chec
     each = [result.check for result in results]
     for call, checked in zip(request.calls, each, strict=True):
         if checked.wrong:
-            return Refusal("check", f"at {call.sizes} {checked.wrong}", rule=checked.rule)
+            return Refusal(
+                "check", f"at {sizes_text(call.sizes)} {checked.wrong}", rule=checked.rule
+            )
     words = " ".join(checked.bits for checked in each)
     bits = hashlib.sha256(words.encode()).hexdigest()[:16]
     return Checked(max(checked.error for checked in each), bits=bits)
@@ -341,7 +343,7 @@ def launch_calls(
     config = impl.config(**candidate.case.config)
     results: list[Returned] = []
     for call in calls:
-        at = dict(call.sizes)
+        at = sizes_text(call.sizes)
         try:
             with user_code(f"the launch of {impl.title}", INPUTS_TIMEOUT_S):
                 results.append(launch_on_inputs(impl, config, call))

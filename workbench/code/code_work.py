@@ -24,17 +24,8 @@ from workbench.device.hardware import Device
 from workbench.device.warp_timeline import Issued, IssuedCode
 
 FILES = (
-    *(
-        "block_descriptors",
-        "code_work",
-        "issued_code",
-        "program_slices",
-        "program_values",
-        "program_walk",
-        "ttgir",
-    ),
-    "ttgir_layouts",
-    "warp_code",
+    *("block_descriptors", "code_work", "issued_code", "program_slices", "program_values"),
+    *("program_walk", "ttgir", "ttgir_layouts", "warp_code"),
 )
 SAMPLES = 3  # programs that are walked in full, at least
 MOST = 1 << 15  # programs whose first addresses are computed; of a larger grid, evenly spaced ones
@@ -89,11 +80,12 @@ def launch_work(
     )
 
 
-def distinct_bytes(ttgir: str, grid: Sequence[int], given: LaunchArguments) -> float:
-    """Return the distinct bytes that all programs of a launch read and write. Raises NotModelled
-    where that cannot be derived."""
+def distinct_bytes(ttgir: str, grid: Sequence[int], given: LaunchArguments) -> tuple[float, float]:
+    """Return the distinct bytes that all programs of a launch read, and those that they write; an
+    atomic operation does both. Raises NotModelled where that cannot be derived."""
     firsts, full, many = _walk(read_ttgir(ttgir), grid, given)
-    return _MemoryTraffic(full, firsts, given, many, math.prod(grid), 1).bytes(math.inf)[1]
+    traffic = _MemoryTraffic(full, firsts, given, many, math.prod(grid), 1)
+    return traffic.distinct("load", "copy", "atomic"), traffic.distinct("store", "atomic")
 
 
 def _walk(
@@ -174,9 +166,8 @@ def _regions(
         amounts = {kind: amount / runs for kind, amount in tally.sums.items()}
         loop = _loop_of(region)
         is_loop = bool(loop) and (region[-1] == loop or loop not in outer)
-        results.append(
-            RegionWork(amounts, executions, is_loop, waits[region], tally.wgmma, tally.peak, loop)
-        )
+        facts = executions, is_loop, waits[region], tally.wgmma, tally.peak, loop
+        results.append(RegionWork(amounts, *facts))
     return results
 
 
@@ -232,8 +223,9 @@ class _Tiles:
     """Accesses of one tensor that may be of the same tiles: the first address and the bytes of
     each program."""
 
-    def __init__(self, argument: str, is_written: bool, first: int, addresses: Any, each: Any):
-        self.argument, self.is_written, self.first = argument, is_written, first
+    def __init__(self, argument: str, what: str, first: int, addresses: Any, each: Any):
+        self.argument, self.what, self.first = argument, what, first
+        self.is_written = what in ("store", "atomic")
         self.addresses, self.each = addresses, each
         self.again = 0.0  # bytes of further accesses of the same data
 
@@ -285,6 +277,13 @@ class _MemoryTraffic:
         kept = float(np.clip(1.5 - alive / cache, 0.0, 1.0))
         return moved + (1 - kept) * again, total
 
+    def distinct(self, *kinds: str) -> float:
+        """Return the distinct bytes that accesses of these kinds are of."""
+        sums: dict[str, float] = defaultdict(float)
+        for tiles in (each for each in self._groups if each.what in kinds):
+            sums[tiles.argument] += self._distinct(tiles, np.zeros(len(tiles.each)))
+        return sum(min(b, self._given.tensors.get(n, b)) for n, b in sums.items())
+
     def fresh(self) -> dict[int, float]:
         """Return for each load the share of its bytes that no access has brought into the cache
         before, by the number of its operation."""
@@ -327,8 +326,7 @@ class _MemoryTraffic:
             executed = np.broadcast_to(site.executions, (len(self._many),))
             addresses = site.addresses
             counted = each * (executed if site.moves else np.minimum(executed, 1))
-            written = site.what in ("store", "atomic")
-            tiles = _Tiles(known.argument, written, int(addresses[0]), addresses, counted)
+            tiles = _Tiles(known.argument, site.what, int(addresses[0]), addresses, counted)
             yield number, tiles, float((each * executed).sum()) * self._scale
 
 

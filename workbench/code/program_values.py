@@ -502,21 +502,14 @@ VALUES: Mapping[str, Rule] = {
     **dict.fromkeys(("async_tma_copy_local_to_global", "async_tma_reduce"), _stored_block),
 }
 ENDS = ("scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return", "tt.return")
-FLOATS = ("math.", "ub.")
+FLOATS = ("math.", "ub.", "rocdl.")  # dialects; of the last only hints to the scheduler
 # Operations that are modelled, and whose result is a float or is not followed.
 UNKNOWN = frozenset(
     (
         *("addf", "subf", "mulf", "divf", "remf", "negf", "maxnumf", "minnumf", "maximumf"),
         *("minimumf", "cmpf", "extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui"),
-        *(
-            "fp_to_fp",
-            "clampf",
-            "precise_sqrt",
-            "precise_divf",
-            "approx_divf",
-            "extern_elementwise",
-            "mulhiui",
-        ),
+        *("fp_to_fp", "clampf", "precise_sqrt", "precise_divf", "approx_divf", "mulhiui"),
+        *("extern_elementwise", "in_thread_transpose", "cond_barrier"),
         *("mulsi_extended", "mului_extended", "reduce", "scan", "dot", "warp_group_dot"),
         *("warp_group_dot_wait", "local_store", "local_dealloc", "async_wait"),
         *("async_commit_group", "fence_async_shared", "barrier", "join", "split", "cat", "gather"),

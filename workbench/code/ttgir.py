@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 
 LOC = re.compile(r"\s*loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 OP = re.compile(r'^(?:(%[\w.$-]+)(?::(\d+))? = )?"?([a-z_]+\.[\w.]+)"?(.*)$')
@@ -70,10 +71,7 @@ class TensorType:
     @property
     def count(self) -> int:
         """Return the number of elements."""
-        result = 1
-        for extent in self.shape:
-            result *= extent
-        return result
+        return prod(self.shape)
 
 
 @dataclass
@@ -181,16 +179,31 @@ class _TtgirReader:
             self._open.pop()
 
     def _operation(self, result: str | None, many: str | None, name: str, rest: str) -> None:
+        if name.startswith("amdg.buffer_"):
+            name, rest = self._use_pointers(name.removeprefix("amdg.buffer_"), rest)
         self._count += 1
-        results = [] if not result else [result]
-        if result and many:
-            results = [f"{result}#{i}" for i in range(int(many))]
+        places = [f"#{i}" for i in range(int(many))] if many else [""]
+        results = [f"{result}{place}" for place in places] if result else []
         op = self._last = Op(name, rest.strip(), results, number=self._count)
         self._open[-1].append(op)
         if rest.endswith("{"):
             op.regions.append([])
             self._owners.append(op)
             self._open.append(op.regions[-1])
+
+    def _use_pointers(self, word: str, rest: str) -> tuple[str, str]:
+        """Note the pointers of an access to an AMD buffer, a base and offsets; return the name and
+        the text of the access that takes these pointers."""
+        operands = re.sub(r" stride = %[\w.$#-]+", "", re.split(r" \{| : ", rest)[0])
+        before, base, offsets, after = re.split(r"(%[\w.$-]+)\[(%[\w.$#-]+)\]", operands)
+        element, kind = re.findall(r"<(\w+)>", rest)[0], types_in(rest)[0]
+        pointers = f"{base}.{self._count}"
+        self._operation(pointers, None, "tt.addptr", f"{base}, {offsets} : !tt.ptr<{element}>")
+        after, _, buffer = after.replace(" = ", " ").partition(" into ")
+        names = ", ".join((pointers, *NAME.findall(before), *NAME.findall(buffer)))
+        extents = "".join(f"{n}x" for n in kind.shape)
+        name = "ttg.async_copy_global_to_local" if buffer else f"tt.{word}"
+        return name, f"{names}{after} : tensor<{extents}!tt.ptr<{element}>, {kind.layout}>"
 
 
 @lru_cache(maxsize=100_000)

@@ -57,10 +57,8 @@ class Layouts:
         if text.startswith(("#ttg.nvidia_mma", "#ttg.amd_mfma", "#ttg.amd_wmma")) and rank == 2:
             shape = _numbers(text, "instrShape")
             wide = shape[1] if len(shape) > 1 else 8
-            lanes = (8, self._lanes // 8)
-            return LayoutSpread(
-                (2, max(2, wide // 4)), lanes, _numbers(text, "warpsPerCTA"), rising
-            )
+            warps = _numbers(text, "warpsPerCTA") or _span(text, "warp", rank)
+            return LayoutSpread((2, max(2, wide // 4)), (8, self._lanes // 8), warps, rising)
         if text.startswith("#ttg.dot_op") and rank == 2:
             return self._operand(text, rank)
         if text.startswith("#ttg.linear"):
@@ -149,22 +147,23 @@ def _numbers(text: str, key: str) -> tuple[int, ...]:
     return tuple(int(n) for n in match.group(1).split(",") if n.strip()) if match else ()
 
 
+def _bases(text: str, key: str) -> list[list[int]]:
+    match = re.search(key + r" = \[(.*?)\](?:, \w+ =|\})", text)
+    inner = re.findall(r"\[([\d, ]+)\]", match.group(1) + "]") if match else []
+    return [[int(n) for n in base.split(",")] for base in inner]
+
+
+def _span(text: str, key: str, rank: int) -> tuple[int, ...]:
+    """Return the extents that the bases of a layout, which are powers of two, span."""
+    size = [1] * rank
+    for steps in _bases(text, key):
+        if any(steps):
+            size[max(range(rank), key=lambda d, s=steps: s[d] > 0)] *= 2  # type: ignore[misc]
+    return tuple(size)
+
+
 def _linear(text: str, rank: int) -> LayoutSpread:
-    """Return a linear layout, whose bases are powers of two, by the extents that they span."""
-
-    def bases(key: str) -> list[list[int]]:
-        match = re.search(key + r" = \[(.*?)\](?:, \w+ =|\})", text)
-        inner = re.findall(r"\[([\d, ]+)\]", match.group(1) + "]") if match else []
-        return [[int(n) for n in base.split(",")] for base in inner]
-
-    def span(key: str) -> tuple[int, ...]:
-        size = [1] * rank
-        for steps in bases(key):
-            if any(steps):
-                size[max(range(rank), key=lambda d, s=steps: s[d] > 0)] *= 2  # type: ignore[misc]
-        return tuple(size)
-
-    first = bases("register")[:1]
+    first = _bases(text, "register")[:1]
     rises = tuple(range(rank)) if first and first[0][0] else tuple(reversed(range(rank)))
-    each = tuple(min(8, n) for n in span("register"))
-    return LayoutSpread(each, span("lane"), span("warp"), rises)
+    each = tuple(min(8, n) for n in _span(text, "register", rank))
+    return LayoutSpread(each, _span(text, "lane", rank), _span(text, "warp", rank), rises)

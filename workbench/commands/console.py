@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.data.files import is_output
-from workbench.data.units import console_microseconds
+from workbench.data.units import amount, console_microseconds
 from workbench.spec import label
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class SweepConsole:
             self.console.print(text, style="bold yellow")
         sizes = [f"{k} = {v}" for k, v in run.sizes.items()]
         self.console.print(f"{', '.join([run.kernel, *sizes, run.dtype])}; sweep {run.name}")
-        counts = f"{len(plan.candidates)} configs to try"
+        counts = f"{amount(len(plan.candidates), 'config')} to try"
         if plan.left_out:
             counts += f" (the model's best of {len(plan.candidates) + plan.left_out})"
         if plan.failures:

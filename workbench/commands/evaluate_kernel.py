@@ -417,7 +417,11 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
     if evaluation.claim:
         yield f"A plan does not show all: {evaluation.claim}."
     if times is None:
-        yield "No time is given: only a correct result has one."
+        code, word = evaluation.compilation, evaluation.verdict.word
+        if code is None or word not in ("correct", "plausible"):
+            yield "No time is given: only a correct result has one."
+        else:
+            yield f"No time is predicted: {code.not_modelled or 'the device lacks a figure'}."
         return
     tilde = "~" if evaluation.is_predicted else ""
     reached = 100 * (times.bound_s or 0.0) / times.seconds

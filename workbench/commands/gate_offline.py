@@ -64,8 +64,9 @@ class OfflineGate:
             # all processes that ran code of the branch have ended here
             if stored is None:
                 many = amount(self.report.unchanged_configs, "config")
-                text = f"{many} have the code and the config of {options.baseline}"
-                nothing = f"{many} have the same code and config"
+                many += " has" if self.report.unchanged_configs == 1 else " have"
+                text = f"{many} the code and the config of {options.baseline}"
+                nothing = f"{many} the same code and config"
                 return self.report.end_without_pairs(
                     "machine code", f"Nothing to compile: {text}.", nothing
                 )

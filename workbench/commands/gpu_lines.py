@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import ProgressLine, SweepConsole, plain_console, start_live
 from workbench.data.record import Run
+from workbench.data.units import amount
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +82,7 @@ class ProblemConsole(SweepConsole):
     def begin(self, run: Run, plan: Plan, earlier: int, failed: int = 0) -> None:
         """Print which problem begins on which GPU, and show its progress."""
         known = f", {earlier} known from earlier runs" if earlier else ""
-        many = f"{len(plan.candidates)} configs to try{known}"
+        many = f"{amount(len(plan.candidates), 'config')} to try{known}"
         self._gpus.say(f"{self._problem} on {self._gpu}: {many}")
         self._line = ProgressLine(len(plan.candidates), earlier)
         self._gpus.show(self._gpu, self._problem, self._line)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +160,10 @@ def run(options: HistoryOptions) -> int:
     from workbench.commands.stored import stored_runs
     from workbench.data.database import HistoryError
 
+    if options.kernel:
+        from workbench.experiments import kernel_name
+
+        options = replace(options, kernel=kernel_name(options.kernel))
     if options.prune:
         return prune(options)
     if options.older_than or options.keep is not None or options.yes:

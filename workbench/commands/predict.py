@@ -15,7 +15,7 @@ from workbench.commands.console import aloud, console_for
 from workbench.commands.field import DTYPE, KERNEL, SIZES, argument, option
 from workbench.commands.options import DEFAULT_TARGET, CommandError, Options
 from workbench.data.exits import PASSED
-from workbench.data.units import rough
+from workbench.data.units import amount, rough
 from workbench.spec import Spec, label, sizes_text
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _kernel(options: PredictOptions, spec: Spec, device: Device) -> int:
     impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]
     impls = impls or [impl for impl in spec.impls if impl.backend == "triton"]
     try:
-        ranking = rank_configs(spec, impls, device, options.dtype, sizes)
+        ranking = rank_configs(spec, impls, device, options.dtype, sizes, options.kernel)
     except ValueError as error:
         raise CommandError(f"{error}; name another device with --device.") from None
     title = f"{spec.name} at {sizes_text(sizes)} in {options.dtype}"
@@ -132,7 +132,8 @@ def say_ranking(
     console = console_for(options)
     first = ranking.configs[0]
     if not options.quiet:
-        of = f"the fastest of {ranking.configs_tried:,} configs by predicted time on {device.title}"
+        tried = amount(ranking.configs_tried, "config")
+        of = f"the fastest of {tried} by predicted time on {device.title}"
         console.print(f"{title}: {of}", soft_wrap=True)
     with aloud(console):
         _table(console, ranking.configs[:1] if options.quiet else ranking.configs)

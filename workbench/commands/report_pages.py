@@ -139,6 +139,7 @@ def sheet(
 
 
 def _roofline(options: ReportOptions) -> list[Path]:
+    from workbench.experiments import kernel_name
     from workbench.reports.figures.paper import KINDS, paper
     from workbench.reports.figures.roofline_points import csv_text, json_text
     from workbench.reports.roofline import page
@@ -149,7 +150,8 @@ def _roofline(options: ReportOptions) -> list[Path]:
             f"a figure cannot be written as {options.figure.name!r}; end its name in "
             f"{', '.join('.' + k for k in KINDS[:-1])} or .{KINDS[-1]}."
         )
-    filters = options.runs, options.kernel, options.device, options.everything
+    kernel = kernel_name(options.kernel) if options.kernel else None
+    filters = options.runs, kernel, options.device, options.everything
     result = sheet(*filters, options.database)
     place = options.out or _place(result.runs, "roofline.html")
     files: list[tuple[str, Path, str | bytes]] = [("--out", place, page(result))]

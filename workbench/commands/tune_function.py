@@ -169,7 +169,10 @@ def configs_of(
     else:
         result, notes = [], none
     if not result:
-        raise AdaptedError("There are no configs to try; name them: configs=[triton.Config(...)].")
+        raise AdaptedError(
+            "There are no configs to try; name them: configs=[triton.Config(...)], "
+            "--config BLOCK=64."
+        )
     return result, notes
 
 
@@ -251,7 +254,7 @@ def _observe_first_launch(
     except NotInterpreted as error:
         return replace(call, unchecked=str(error)), _assume_outputs(call, outputs)
     call = replace(call, sampled=shares is not None, shares=shares or {})
-    return replace(call, distinct_bytes=accessed), result
+    return replace(call, moved_bytes=accessed), result
 
 
 def _named_tensors(call: Call, memory: Mapping[str, Any], options: TuneOptions) -> Call:
@@ -315,10 +318,10 @@ class FirstLaunchTask:
 
     def answer(
         self, workers: Pool, live: bool
-    ) -> tuple[Discovered, Mapping[str, float] | None, int]:
+    ) -> tuple[Discovered, Mapping[str, float] | None, tuple[int, int] | None]:
         """Return what the first config does to the tensors; of a launch of which only some programs
         run, the share of each that all programs write; and the distinct bytes that a launch on
-        large tensors accesses, 0 where that is not known."""
+        large tensors reads and writes, None where that is not known."""
         call = Call.read(self.stage)
         place = "on the GPU" if live else "in Triton's interpreter"
         with Workers(1) as compilers:
@@ -332,15 +335,17 @@ class FirstLaunchTask:
                 sample, shares = self._sample(workers, compilers, few)
                 return sample, shares, accessed()
 
-    def _accessed_bytes(self, compilers: Pool, call: Call, first: int) -> Callable[[], int]:
+    def _accessed_bytes(
+        self, compilers: Pool, call: Call, first: int
+    ) -> Callable[[], tuple[int, int] | None]:
         """Begin to ask the code of a launch on large tensors for the distinct bytes that it
         accesses. Returns a function that waits for the answer."""
         if call.total_bytes <= LARGE:
-            return lambda: 0
+            return lambda: None
         task = compilers.submit(
             accessed_bytes, self.stage, self._device, first, timeout_s=COMPILE_TIMEOUT_S
         )
-        return lambda: _result_or_none(task) or 0
+        return lambda: _result_or_none(task)
 
     @property
     def _device(self) -> Device:

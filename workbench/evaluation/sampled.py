@@ -14,6 +14,7 @@ from typing import Any
 
 from workbench.catalog.source import load_kernel
 from workbench.measurement.candidate import Candidate, Refusal
+from workbench.spec import sizes_text
 
 PROGRAMS = 24
 NAMED = 24  # programs at most that numbers of the device code name
@@ -51,7 +52,7 @@ def run_some(
         Bounds.is_sampled = False
     if launched.fault is not None:
         return Refusal(
-            "check", f"at {dict(sizes)} {launched.fault.reason}", rule=launched.fault.rule
+            "check", f"at {sizes_text(sizes)} {launched.fault.reason}", rule=launched.fault.rule
         )
     compared = [check_outputs(launched.outputs, problem)] if every else []
     least = 1.0
@@ -59,7 +60,7 @@ def run_some(
         compared, least = _check_written(launched.outputs, problem)
     worst = max(compared, key=lambda checked: checked.error)
     if worst.wrong:
-        return Refusal("check", f"at {dict(sizes)} {worst.wrong}", rule="sizes")
+        return Refusal("check", f"at {sizes_text(sizes)} {worst.wrong}", rule="sizes")
     is_whole = least >= PART * chosen.run / max(1, chosen.programs)
     return SampledRun(chosen.run, chosen.programs, worst.error, is_whole)
 

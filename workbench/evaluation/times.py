@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.backend.offline import predicted_time
+from workbench.backend.offline import derived_time, predicted_time
 from workbench.backend.protocol import Measures, Problem
 from workbench.backend.workers import PATIENCE
 from workbench.compile import Compiled
@@ -64,12 +64,15 @@ class EvaluatedTimes:
 def predicted_times(
     device: Device, submission: Submission, facts: SpecFacts, compiled: Compiled, dtype: str
 ) -> EvaluatedTimes | None:
-    """Return the analytic model's time, or None where the device lacks a figure for it."""
-    stages = submission.config.get("num_stages", 1)
+    """Return the analytic model's time, of a kernel without `work` that of its code, as a sweep
+    gives it; None where the device lacks a figure for it, or the code cannot be modelled."""
+    stages, works = submission.config.get("num_stages", 1), submission.works
+    costs = dtype, facts.flops, facts.bytes, stages
     try:
-        timing = predicted_time(
-            device, compiled, submission.works, dtype, facts.flops, facts.bytes, stages
-        )
+        if works is None and (compiled.works or compiled.not_modelled):
+            timing = derived_time(device, compiled)
+        else:
+            timing = predicted_time(device, compiled, works, *costs)
     except ValueError:
         return None
     return EvaluatedTimes(timing, bound_s(device, facts.bytes, facts.flops, dtype))

@@ -15,6 +15,7 @@ from workbench.measurement.correctness import PreparedProblem
 from workbench.measurement.reference import output_tuple
 from workbench.spec import ITEMSIZE, Sizes, Spec
 
+ROOM = 64  # elements of a tensor from which single values are put into it
 SHARE = 0.02  # of the elements, for each kind of value
 # Outliers are so many standard deviations: exp(x) of the largest overflows in fp32. Where the
 # problem is worse conditioned than its tolerance allows, smaller ones are taken, and none at last.
@@ -61,13 +62,16 @@ def _mix_values(x: Any, scale: float, chance: torch.Generator) -> Any:
     values = torch.where(kind < SHARE, x.double() * scale, x.double())
     values = torch.where((kind >= SHARE) & (kind < 2 * SHARE), 0.0, values)
     values = torch.where((kind >= 2 * SHARE) & (kind < 3 * SHARE), values * tiny / 8, values)
+    if x.numel() >= ROOM:  # few elements have no outlier by chance, or none whose exp overflows
+        at = torch.randperm(x.numel(), generator=chance, device=x.device)[:2]
+        values.view(-1)[at] = scale * torch.tensor([2.0, -2.0], device=x.device).double()
     return values.to(x.dtype)
 
 
 def _add_nonfinite(x: Any, chance: torch.Generator) -> Any:
     """Return a copy with a NaN and both infinities, as far as it has room beside other values."""
     result = x.clone()
-    if x.numel() >= 64:
+    if x.numel() >= ROOM:
         at = torch.randperm(x.numel(), generator=chance, device=x.device)[:3]
         odd = torch.tensor([float("nan"), float("inf"), float("-inf")], device=x.device)
         result.view(-1)[at] = odd.to(x.dtype)

@@ -27,7 +27,7 @@ from workbench.measurement.correctness import Checked, PreparedProblem, check, c
 from workbench.measurement.metal_timing import MetalEntrant, MetalProtocol, TimedCall, measured_time
 from workbench.measurement.reference import output_tuple
 from workbench.measurement.rounds import Window
-from workbench.spec import Impl, Sizes, Spec, SpecFault
+from workbench.spec import Impl, Sizes, Spec, SpecFault, sizes_text
 
 CHECKED_FLOPS = 4e9  # of a reference in float64, about a second of a CPU
 CHECKED_BYTES = 1 << 28
@@ -151,9 +151,11 @@ def _check(task: MetalTask, driver: MetalDriver, seed: int) -> CheckedTask | Ref
         except (SpecFault, SourceChanged):
             raise
         except Exception as error:
-            return Refusal("launch", f"at {dict(each)}: {first_sentence(error)}")
+            return Refusal("launch", f"at {sizes_text(each)}: {first_sentence(error)}")
         if results[-1].wrong:
-            return Refusal("check", f"at {dict(each)} {results[-1].wrong}", rule=results[-1].rule)
+            return Refusal(
+                "check", f"at {sizes_text(each)} {results[-1].wrong}", rule=results[-1].rule
+            )
     worst = max(results, key=lambda checked: checked.error)
     return CheckedTask(worst, compile_s, driver.checked_by)
 

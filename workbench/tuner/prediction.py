@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from workbench.device.bounds import bound_s
@@ -64,17 +65,17 @@ class _EstimatedConfig:
 
 
 def rank_configs(
-    spec: Spec, impls: Sequence[Impl], device: Device, dtype: str, sizes: Sizes
+    spec: Spec, impls: Sequence[Impl], device: Device, dtype: str, sizes: Sizes, word: str = ""
 ) -> ConfigRanking:
     """Return the fastest predicted configs of these Impls at these sizes. Raises NotPredicted where
     none of them declares `work` or takes the sizes, ValueError where the device lacks a figure, and
-    CalibrationError."""
+    CalibrationError. `word` names the kernel on the command line, its name by default."""
     kernel = next(kernels_for(spec, device, dtype, sizes), None)
     refusals: list[str] = []
     at = _PredictedPlace(device, dtype, sizes, refusals)
     every = at.estimates(impls) if kernel is None else at.correct(impls, kernel)
     if not every:
-        raise NotPredicted(_nothing(spec, at, refusals))
+        raise NotPredicted(_nothing(spec, at, refusals, word or spec.name))
     best = list(_first_distinct(sorted(every, key=lambda one: one.seconds)))
     band = estimate_band(device)
     least_s = bound_s(device, spec.bytes(sizes, dtype), spec.flops(**sizes), dtype)
@@ -234,13 +235,13 @@ class _Space:
                         best, at, is_better = time_s, config, True
 
 
-def _nothing(spec: Spec, at: _PredictedPlace, refusals: Sequence[str]) -> str:
+def _nothing(spec: Spec, at: _PredictedPlace, refusals: Sequence[str], word: str) -> str:
     """Return why no config of a kernel has a prediction, and what to do."""
     name, device = spec.name, at.device.name
     if not refusals:
         return (
             f"{name} declares no `work`, by which a time is predicted before compiling; declare "
-            f"it, or compile its configs: workbench sweep {name} --device {device}."
+            f"it, or compile its configs: workbench sweep {quote(word)} --device {device}."
         )
     usual = max(set(refusals), key=refusals.count)
     return (

@@ -28,7 +28,16 @@ from workbench.device import apple_model
 from workbench.device.hardware import Device
 from workbench.measurement import inputs
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.spec import Impl, Limits, Sizes, Spec, SpecFault, WorkbenchError, is_number
+from workbench.spec import (
+    Impl,
+    Limits,
+    Sizes,
+    Spec,
+    SpecFault,
+    WorkbenchError,
+    is_number,
+    sizes_text,
+)
 
 if TYPE_CHECKING:
     from metal_shim.emulate import EmulatedRun, MetalLaunch
@@ -239,7 +248,7 @@ def count_task(
     except (SpecFault, SourceChanged):
         raise
     except emulator.EmulationError as error:
-        return Refusal("check", f"at {dict(small)}: {first_sentence(error)}", rule="process")
+        return Refusal("check", f"at {sizes_text(small)}: {first_sentence(error)}", rule="process")
     except WorkbenchError as error:
         return Refusal("compile", first_sentence(error))
     if not runs:
@@ -415,7 +424,7 @@ def emulate_calls(
     config = impl.config(**candidate.case.config)
     results: list[Returned] = []
     for number, call in enumerate(calls):
-        at = dict(call.sizes)
+        at = sizes_text(call.sizes)
         schedule = emulator.SCHEDULES[number % len(emulator.SCHEDULES)]
         try:
             with (
