@@ -68,8 +68,8 @@ class Examples:
         self.rows = feature_table(launches, self.features)
 
     def rows_by_mean(self, sizes: Collection[int]) -> NDArray[np.float64]:
-        """Return the features and those of near sizes, among the sizes whose times are known: of
-        these, but the launch's own."""
+        """Return the features, and behind them those of near sizes, of which only the times at
+        `sizes` are known, and none at the launch's own."""
         unknown = set(range(len(self.table.sizes))) - set(sizes)
         columns = np.empty((len(self.rows), len(NEAR)))
         for n in set(self.size.tolist()):

@@ -101,9 +101,10 @@ class LaunchTimes:
     def mean(
         self, dtype: str, sizes: Sizes, without: Collection[int] = ()
     ) -> tuple[NDArray[np.float64], float]:
-        """Return the mean of log(time / fastest time) of each config over the measured sizes but
-        these; near ones count most. And the octaves to the nearest, infinity where sizes like these
-        were not measured in numbers as wide."""
+        """Return the mean of log(time / fastest time) of each config over the measured sizes, and
+        the octaves to the nearest of them; near ones count most. Sizes whose numbers are in
+        `without` are left out. Infinity where sizes like these were not measured in numbers as
+        wide."""
         import numpy as np
 
         alike = [

@@ -7,7 +7,7 @@ children, and the values of the leaves. A child below zero is leaf -1 - child, a
 is log(time / fastest time at these sizes).
 
 Features are what the analytic model says of a launch before it is compiled, the sizes, whether each
-is a multiple of 16 elements, the knobs, and of kernels of rows what the config took at near sizes.
+is a multiple of 16 elements, the knobs, and of some kernels what the config took at near sizes.
 """
 
 from __future__ import annotations
