@@ -153,7 +153,7 @@ def _operand(text: str, named: Operand, spec: Spec, repository: Repository | Non
         return result
     if text == WORKING or (repository is not None and repository.commit(text) is not None):
         return replace(named, revision=text)
-    where = f"no commit of {repository.root}" if repository else "its file is in no git repository"
+    where = f"no commit of {repository.title()}" if repository else "its file is in no git repository"
     raise OperandError(f"{_unknown_impl(text, spec)} Nor is it a revision: {where}.")
 
 

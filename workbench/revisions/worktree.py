@@ -59,10 +59,14 @@ class Repository:
         commit."""
         if (result := self.commit(revision)) is not None:
             return result
-        raise WorktreeError(
-            f"{revision!r} names no commit of {self.root}; `git log` lists them, and in a shallow "
-            f"clone it must be fetched first: git fetch origin {revision}."
-        )
+        raise WorktreeError(f"{revision!r} names no commit of {self.title()}.")
+
+    def title(self) -> str:
+        """Return the root and how to list or fetch its commits, for a sentence on a missing one."""
+        if _git(self.root, "rev-parse", "--is-shallow-repository") == "true":
+            fetch = "git fetch --unshallow --tags origin '+refs/heads/*:refs/remotes/origin/*'"
+            return f"{self.root}, which is a shallow clone; fetch the rest: {fetch}"
+        return f"{self.root}; `git log --all` lists those that it has"
 
     def output(self, *arguments: str) -> str:
         """Return the output of a git command that reads this repository. Raises WorktreeError where
