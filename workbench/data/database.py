@@ -630,6 +630,11 @@ class History(Closing):
         with self._guard("compact"), self._engine.connect() as connection:
             _compact(connection)
 
+    @property
+    def is_read_only(self) -> bool:
+        """Return whether its file or folder cannot be written to."""
+        return "mode" in self._engine.url.query
+
     def problems(self) -> list[str]:
         """Return what the database itself finds wrong with its file, a sentence each; empty if it
         finds nothing or is a server, which checks its own."""
