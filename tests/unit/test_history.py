@@ -716,6 +716,12 @@ def test_the_history_has_the_columns_that_fit(width, columns):
     assert got == {**always, **columns} and list(got) == [h for h in WHOLE if h in got]
 
 
+def test_a_long_reason_leaves_room_for_what_tells_rows_apart():
+    got = fitting_widths({**WHOLE, "time": 200}, ("device", "dtype", "run"), 150)
+    assert {"device", "dtype"} <= set(got) and "run" not in got
+    assert got["time"] == 150 - 110 + 8
+
+
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_no_time_is_cut_off_and_wide_prints_all_columns(history, width):
     rows_of(history, RECORD)
