@@ -1,8 +1,8 @@
 """Other commits beside the user's files: where they lie, that they go, that nothing else moves."""
 
 import os
-import signal
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path

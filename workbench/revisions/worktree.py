@@ -45,12 +45,9 @@ class Repository:
 
     def commit(self, revision: str) -> str | None:
         """Return the whole hash that a revision names; None if it names no commit."""
-        named = f"{revision}^{{commit}}"
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         try:
-            return (
-                _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", named)
-                or None
-            )
+            return _git(self.root, *words) or None
         except WorktreeError:
             return None
 
