@@ -208,6 +208,19 @@ def test_a_narrow_table_has_the_same_rows(both):
         assert all(len(cells) == len(table["heads"]) for cells, _ in table["rows"])
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_rows_of_any_width_are_told_apart_by_their_sizes(width):
+    cases = [replace(CASE, sizes={"M": 8192, "N": n}) for n in (1000, 2000)]
+    changes = changes_of([paired(case, FACTS, other(registers=252)) for case in cases])
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
+    say_changes(console, changes)
+    text = "".join(console.file.getvalue().split())
+    for n in (1000, 2000):
+        assert f"{n}" in text if width < 80 else f"N={n}" in text
+    assert width < 80 or text.count("228>252") == 2
+    assert "228>2" not in text.replace("228>252", "")  # no number loses digits
+
+
 def test_another_config_is_named():
     pair = paired(CASE, FACTS, other(registers=252), commit="c0ffee")
     was = replace(FACTS, case=replace(CASE, config={"block_m": 64, "num_warps": 4}))

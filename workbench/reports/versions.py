@@ -63,9 +63,8 @@ def changes_of(
     """Return what a run of kind `code` compared, by all that was stored of it."""
     ended_s = max((epoch_of(each.at) for each in (*outcomes, *comparisons)), default=0.0)
     seconds = max(0.0, ended_s - epoch_of(run.started))
-    return CodeChanges(
-        run, compared_pairs(run, outcomes, comparisons), seconds, state != "complete"
-    )
+    pairs = compared_pairs(run, outcomes, comparisons)
+    return CodeChanges(run, pairs, seconds, state != "complete")
 
 
 def page(
