@@ -186,6 +186,7 @@ def plain_rows(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _import(history: History, path: Path, console: Console) -> None:
+    from workbench.data.database import HistoryError
     from workbench.data.returned import unpack
     from workbench.device.hardware import UNCOMPILED
 
@@ -194,6 +195,9 @@ def _import(history: History, path: Path, console: Console) -> None:
         console.print(f"{count} events imported, of one run", soft_wrap=True)
         return
     taken = history.import_events(path)
+    if taken.unreadable and not taken.total:
+        first = f"line {taken.bad[0].number}: {taken.bad[0].reason}"
+        raise HistoryError(f"{path} holds no event ({first}); name an events file that a run wrote")
     text = f"{taken.total} events imported, {taken.unreadable} lines unreadable"
     console.print(text, soft_wrap=True)
     for line in taken.bad[:5]:
