@@ -274,6 +274,14 @@ def test_a_run_is_found_by_id_by_prefix_and_as_the_last(history):
             history.run(absent)
 
 
+@pytest.mark.parametrize("engine", ["compare", "gate", "bisect"])
+def test_an_operand_of_a_comparison_is_of_no_known_commit(history, engine):
+    history.add_run(replace(RUN, engine=engine))
+    history.add(RECORD)
+    (row,) = history.search()
+    assert (row.commit, row.dirty, row.run) == (None, None, RUN.id)
+
+
 def test_search_filters_and_tells_where_it_came_from(history):
     history.add_run(RUN)
     other = replace(CASE, impl="library", backend="torch", dtype="fp16", device="mi300x")
