@@ -24,6 +24,7 @@ from workbench.commands.pair_results import code_result
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
+from workbench.reports.compare import line, operand_rows
 from workbench.reports.pair_texts import MEANINGS, reasons
 from workbench.reports.versions import (
     NARROW,
@@ -219,6 +220,15 @@ def test_rows_of_any_width_are_told_apart_by_their_sizes(width):
         assert f"{n}" in text if width < 80 else f"N={n}" in text
     assert width < 80 or text.count("228>252") == 2
     assert "228>2" not in text.replace("228>252", "")  # no number loses digits
+
+
+def test_predicted_operands_have_their_times_and_ratio_on_the_page():
+    pair = paired(CASE, FACTS, other(timing=predicted(2e-3)))
+    timeless = replace(pair, before=None)
+    run = changes_of([pair]).run
+    cells = [row[1] for row in operand_rows(pair, run)]
+    assert cells == ["~1 ms predicted", "~2 ms predicted"] and line(pair)[4] == "~2.0000"
+    assert operand_rows(timeless, run)[0][1] == "was not measured" and line(timeless)[4] == ""
 
 
 def test_another_config_is_named():

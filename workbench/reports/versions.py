@@ -98,8 +98,7 @@ def changes_page(changes: CodeChanges) -> str:
 
 
 def first_word(changes: CodeChanges, pairs: Sequence[ComparedPair]) -> str:
-    """Return the worst word of the page: WRONG before all words of code, of pairs that are
-    ranked."""
+    """Return the worst word of the page, of ranked pairs: WRONG before all words of code."""
     if any(check.state == "wrong" for check in changes.versions.checks):
         return WORDS["wrong"]
     return next((pair.word for pair in pairs), "SAME")
