@@ -787,7 +787,8 @@ _PICKED = sa.select(_OUTCOMES.c.id).order_by(*_NEWEST_OUTCOME)
 def _rows_of(picked: sa.Select[Any]) -> sa.Select[Any]:
     """Return the query of the rows that another query picks by their ids. Values come as they are
     stored: a damaged one must not end the query."""
-    columns = {name: _OUTCOMES.c[name] for name in Row.__dataclass_fields__ if name in _OUTCOMES.c}
+    held = [name for name in Row.__dataclass_fields__ if name in _OUTCOMES.c]
+    columns: dict[str, Any] = {name: _OUTCOMES.c[name] for name in held}
     for name in ("commit", "dirty"):  # a comparison's operand may come from another commit
         own = _RUNS.c.engine.not_in(("compare", "gate", "bisect"))
         columns[name] = sa.case((own, _ENVIRONMENTS.c[name]))
