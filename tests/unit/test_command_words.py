@@ -85,7 +85,7 @@ def test_the_kernel_is_that_of_both_operands():
 def test_an_operand_is_an_impl_a_config_or_a_revision():
     spec = catalog.spec_of("softmax")
     name = spec.impls[0].name
-    here = SimpleNamespace(root="r", commit=lambda text: "c" if text == "HEAD~1" else None)
+    here = SimpleNamespace(title=lambda: "r", commit=lambda text: "c" if text == "HEAD~1" else None)
     sides = f"{name}:num_warps=8", "HEAD~1"
     one, other = operands.operands_of(sides, f"{name}:num_warps=4", spec, here)
     assert one == Operand(name, {"num_warps": 8}) and other == Operand(

@@ -994,6 +994,7 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
         read, profiled, ("energy",)
     )
     assert operands_named(read, "tiles") is None and operands_named("tiles", "rows") is None
+    assert operands_named("./folder", "") is None  # "Name two operands" follows
     for pair in ((read, measured), (measured, profiled)):
         with pytest.raises(
             CommandError, match="profiled times are never compared with measured ones"
@@ -1001,7 +1002,7 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
             operands_named(*pair)
     for pair, words in (
         (("./folder", read), "is a file and .* a stored run"),
-        (("tiles", "./folder"), "folder is a file and tiles is none"),
+        (("tiles", "./folder"), "folder is a file and tiles is not"),
     ):
         with pytest.raises(CommandError, match=words):
             operands_named(*pair)

@@ -24,6 +24,7 @@ from workbench.commands.pair_results import code_result
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
+from workbench.reports.compare import line, operand_rows
 from workbench.reports.pair_texts import MEANINGS, reasons
 from workbench.reports.versions import (
     NARROW,
@@ -206,6 +207,28 @@ def test_a_narrow_table_has_the_same_rows(both):
     assert len(wide["rows"]) == len(narrow["rows"]) == len(pairs)
     for table in (wide, narrow):
         assert all(len(cells) == len(table["heads"]) for cells, _ in table["rows"])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_rows_of_any_width_are_told_apart_by_their_sizes(width):
+    cases = [replace(CASE, sizes={"M": 8192, "N": n}) for n in (1000, 2000)]
+    changes = changes_of([paired(case, FACTS, other(registers=252)) for case in cases])
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
+    say_changes(console, changes)
+    text = "".join(console.file.getvalue().split())
+    for n in (1000, 2000):
+        assert f"{n}" in text if width < 80 else f"N={n}" in text
+    assert width < 80 or text.count("228>252") == 2
+    assert "228>2" not in text.replace("228>252", "")  # no number loses digits
+
+
+def test_predicted_operands_have_their_times_and_ratio_on_the_page():
+    pair = paired(CASE, FACTS, other(timing=predicted(2e-3)))
+    timeless = replace(pair, before=None)
+    run = changes_of([pair]).run
+    cells = [row[1] for row in operand_rows(pair, run)]
+    assert cells == ["~1 ms predicted", "~2 ms predicted"] and line(pair)[4] == "~2.0000"
+    assert operand_rows(timeless, run)[0][1] == "was not measured" and line(timeless)[4] == ""
 
 
 def test_another_config_is_named():

@@ -16,6 +16,7 @@ from metal_shim import compiler
 from workbench.commands import doctor
 from workbench.commands.doctor import Check, examine, show
 from workbench.data import environment
+from workbench.data.database import open_history
 from workbench.device import cuda_driver, hardware
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, DriverFailed
 from workbench.device.hardware import DEVICES
@@ -439,7 +440,7 @@ class Opened:
         assert reading, "the doctor writes nothing"
         self.url, self.closed = url, closed
         self.problems = lambda: problems
-        self.exists = True
+        self.exists, self.is_read_only = True, False
 
     def __enter__(self):
         return self
@@ -463,6 +464,15 @@ def test_a_history_that_opens_is_closed_again(history, look, url):
     history(lambda url, reading: Opened(url, reading, [], closed))
     assert look("history database", database=url).ok
     assert closed == [url or "sqlite:///usual.db"]
+
+
+def test_a_history_that_no_run_can_write_to_is_not_fine(look, tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'h.db'}"
+    open_history(url).close()
+    assert look("history database", database=url).ok
+    monkeypatch.setattr("workbench.data.database._writable", lambda path: False)
+    finding = look("history database", database=url)
+    assert finding.ok is False and "read-only" in finding.result and "--database" in finding.remedy
 
 
 def test_damage_that_the_database_finds_is_shown(history, look):

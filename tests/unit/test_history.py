@@ -274,6 +274,14 @@ def test_a_run_is_found_by_id_by_prefix_and_as_the_last(history):
             history.run(absent)
 
 
+@pytest.mark.parametrize("engine", ["compare", "gate", "bisect"])
+def test_an_operand_of_a_comparison_is_of_no_known_commit(history, engine):
+    history.add_run(replace(RUN, engine=engine))
+    history.add(RECORD)
+    (row,) = history.search()
+    assert (row.commit, row.dirty, row.run) == (None, None, RUN.id)
+
+
 def test_search_filters_and_tells_where_it_came_from(history):
     history.add_run(RUN)
     other = replace(CASE, impl="library", backend="torch", dtype="fp16", device="mi300x")
@@ -714,6 +722,12 @@ def test_the_history_has_the_columns_that_fit(width, columns):
     always = {h: n for h, n in WHOLE.items() if h not in ("device", "dtype", "run")}
     got = fitting_widths(WHOLE, ("device", "dtype", "run"), width)
     assert got == {**always, **columns} and list(got) == [h for h in WHOLE if h in got]
+
+
+def test_a_long_reason_leaves_room_for_what_tells_rows_apart():
+    got = fitting_widths({**WHOLE, "time": 200}, ("device", "dtype", "run"), 150)
+    assert {"device", "dtype"} <= set(got) and "run" not in got
+    assert got["time"] == 150 - 110 + 8
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -333,6 +333,9 @@ def test_an_import_survives_damage_everywhere(tmp_path, url, capsys):
     assert cli.main(["history", "--load", str(path), "--database", url]) == 0
     text = capsys.readouterr().out
     assert "1 events imported, 2000 lines unreadable" in text and text.count("  line ") == 5
+    (other := tmp_path / "raw.csv").write_text("ID,Kernel\n0,add\n")
+    assert cli.main(["history", "--load", str(other), "--database", url]) == 2
+    assert "holds no event (line 1: not JSON" in capsys.readouterr().err
 
 
 CEILING = {"unit": "FLOP/s", "kind": "measured", "source": "here", "value": 8e14}

@@ -103,6 +103,7 @@ def test_what_is_no_profile_is_refused_with_its_name(name, words):
     with pytest.raises(ReadError) as refused:
         read([golden(name)])
     assert words in str(refused.value) and golden(name).name in str(refused.value)
+    assert ("workbench code" in str(refused.value)) == name.startswith("../")
 
 
 def test_the_messages_of_ptxas_of_this_project_are_read():

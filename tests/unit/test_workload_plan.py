@@ -129,6 +129,13 @@ def test_a_file_that_is_not_the_recorded_one_is_not_imported(tmp_path):
             function_here(replace(FUNCTION, file=at), trust=False)
 
 
+def test_the_reason_of_a_failed_import_ends_with_its_remedy(tmp_path):
+    file = tmp_path / "m.py"
+    file.write_text(f"def f(x, n): ...\nraise RuntimeError({'no such device, ' * 20!r})\n")
+    with pytest.raises(NotRebuilt, match="put what it runs at its top level under `if __name__ =="):
+        function_here(replace(FUNCTION, file=str(file), module="m"), trust=True)
+
+
 @pytest.mark.parametrize(
     ("change", "words"), [({"budget": "5"}, "--budget"), ({"cover": 0.0}, "--cover")]
 )

@@ -1,6 +1,7 @@
 """Other commits beside the user's files: where they lie, that they go, that nothing else moves."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -284,6 +285,19 @@ def test_what_is_no_commit_is_said_to_be_none(place, revision):
     assert repository.commit(revision) is None
     with pytest.raises(WorktreeError, match="names no commit"):
         repository.full_hash(revision)
+
+
+@pytest.mark.parametrize("revision", ["HEAD~1", "v1", "origin/side"])
+def test_the_remedy_of_a_shallow_clone_brings_the_commit(place, tmp_path, revision):
+    git(place, "tag", "v1", "HEAD~1")
+    git(place, "branch", "side", "HEAD~1")
+    shallow = tmp_path / "shallow clone"
+    git(tmp_path, "clone", "-q", "--depth", "1", place.as_uri(), str(shallow))
+    with pytest.raises(WorktreeError, match="shallow clone") as refused:
+        Repository.find(shallow).full_hash(revision)
+    command = str(refused.value).partition("fetch the rest: ")[2].rstrip(".")
+    subprocess.run(shlex.split(command), cwd=shallow, check=True, capture_output=True)
+    assert Repository.find(shallow).full_hash(revision) == Repository.find(place).full_hash("v1")
 
 
 def test_a_folder_without_git_is_told(tmp_path):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN = 40  # rows in the terminal; the page has all
-REASONS_FIT, CONFIGS_FIT = 150, 200  # columns of a terminal that has room for them
+NAMES_FIT, REASONS_FIT, CONFIGS_FIT = 80, 150, 200  # columns of a terminal that has room for them
 
 
 def say_changes(console: Console, changes: CodeChanges) -> None:
@@ -39,7 +39,9 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
         content = pair_rows(shown, columns)
         heads = content["heads"]
         right = [head for n, head in enumerate(heads) if n and n not in content["text"]]
-        whole = heads if narrow else [heads[0], *right]
+        whole = [heads[0], *(heads[2:] if narrow else right)]  # a long name goes on below
+        if console.width < NAMES_FIT:
+            whole = []
         cells = (row for row, _ in content["rows"])
         console.print(text_table(heads, cells, right, whole))
         if len(rows) > SHOWN:

@@ -446,7 +446,7 @@ def _database(url: str | None) -> Check:
     shown = _hide_password(url, url)
     try:
         with open_history(url, reading=True) as history:
-            problems, exists = history.problems(), history.exists
+            problems, exists, read_only = history.problems(), history.exists, history.is_read_only
     except Exception as error:  # drivers raise types of their own
         reason = _hide_password(first_line(error), url)
         remedy = "check the address and the rights, and that its server runs"
@@ -456,6 +456,8 @@ def _database(url: str | None) -> Check:
         return Check(name, False, f"{shown}: damaged ({problems[0].splitlines()[0]})", remedy)
     if not exists:
         return Check(name, None, f"{shown}: {none_yet}", "the first run creates it")
+    if read_only:
+        return Check(name, False, f"{shown}: read-only", "name one to write to with --database")
     return Check(name, True, shown)
 
 

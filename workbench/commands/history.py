@@ -47,7 +47,8 @@ class HistoryOptions(Options):
 
 
 ALWAYS = ("at", "kernel", "config", "sizes", "phase", "time")
-IF_WIDE = ("device", "dtype", "registers", "commit", "spills, B", "run")  # the first that fit
+TELLS_APART = ("device", "dtype")
+IF_WIDE = (*TELLS_APART, "registers", "commit", "spills, B", "run")  # the first that fit
 # Columns that are shortened in turn, to no less than so many characters; a time is shorter, but a
 # failure's reason stands in its place
 LEAST = (("time", 30), ("config", 12), ("sizes", 8), ("time", 12))
@@ -120,10 +121,11 @@ def fitting_widths(whole: Mapping[str, int], more: Sequence[str], room: int) -> 
     the first of `more` that fit."""
     room += 2  # no space follows the last column
     need = sum(whole[heading] + 2 for heading in ALWAYS)
+    cut = max(0, whole["time"] - LEAST[0][1])  # of a reason, for what tells rows apart
     shown = set(ALWAYS)
     for heading in more:
         need += whole[heading] + 2
-        if need > room:
+        if need - cut * (heading in TELLS_APART) > room:
             break
         shown.add(heading)
     widths = {heading: width for heading, width in whole.items() if heading in shown}
@@ -188,6 +190,7 @@ def plain_rows(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _import(history: History, path: Path, console: Console) -> None:
+    from workbench.data.database import HistoryError
     from workbench.data.returned import unpack
     from workbench.device.hardware import UNCOMPILED
 
@@ -196,6 +199,9 @@ def _import(history: History, path: Path, console: Console) -> None:
         console.print(f"{count} events imported, of one run", soft_wrap=True)
         return
     taken = history.import_events(path)
+    if taken.unreadable and not taken.total:
+        first = f"line {taken.bad[0].number}: {taken.bad[0].reason}"
+        raise HistoryError(f"{path} holds no event ({first}); name an events file that a run wrote")
     text = f"{taken.total} events imported, {taken.unreadable} lines unreadable"
     console.print(text, soft_wrap=True)
     for line in taken.bad[:5]:

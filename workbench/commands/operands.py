@@ -71,10 +71,10 @@ def are_traces(options: CompareOptions) -> bool:
     files = [_is_file(text) for text in texts]
     if all(files):
         return True
-    if any(files):
+    if any(files) and all(texts):
         file, other = texts if files[0] else texts[::-1]
         if not is_run(other):
-            raise CommandError(f"{file} is a file and {other} is none; name two files of traces.")
+            raise CommandError(f"{file} is a file and {other} is not; name two files of traces.")
         raise CommandError(
             f"{file} is a file and {other} a stored run; name two files, or two runs of `read`."
         )
@@ -153,7 +153,7 @@ def _operand(text: str, named: Operand, spec: Spec, repository: Repository | Non
         return result
     if text == WORKING or (repository is not None and repository.commit(text) is not None):
         return replace(named, revision=text)
-    where = f"no commit of {repository.root}" if repository else "its file is in no git repository"
+    where = f"no commit of {repository.title()}" if repository else "it is in no git repository"
     raise OperandError(f"{_unknown_impl(text, spec)} Nor is it a revision: {where}.")
 
 

@@ -201,7 +201,7 @@ class Imported(NamedTuple):
 @dataclass(frozen=True)
 class Row:
     """One outcome as `search` returns it: a time in seconds, or a reason. `commit` and `dirty` are
-    of the repository that held the kernel; None if unknown."""
+    of the repository that held the kernel; None if unknown, as for operands of a comparison."""
 
     at: str
     run: str
@@ -630,6 +630,11 @@ class History(Closing):
         with self._guard("compact"), self._engine.connect() as connection:
             _compact(connection)
 
+    @property
+    def is_read_only(self) -> bool:
+        """Return whether its file or folder cannot be written to."""
+        return "mode" in self._engine.url.query
+
     def problems(self) -> list[str]:
         """Return what the database itself finds wrong with its file, a sentence each; empty if it
         finds nothing or is a server, which checks its own."""
@@ -782,8 +787,11 @@ _PICKED = sa.select(_OUTCOMES.c.id).order_by(*_NEWEST_OUTCOME)
 def _rows_of(picked: sa.Select[Any]) -> sa.Select[Any]:
     """Return the query of the rows that another query picks by their ids. Values come as they are
     stored: a damaged one must not end the query."""
-    columns = {name: _OUTCOMES.c[name] for name in Row.__dataclass_fields__ if name in _OUTCOMES.c}
-    columns |= {"commit": _ENVIRONMENTS.c["commit"], "dirty": _ENVIRONMENTS.c.dirty}
+    held = [name for name in Row.__dataclass_fields__ if name in _OUTCOMES.c]
+    columns: dict[str, Any] = {name: _OUTCOMES.c[name] for name in held}
+    for name in ("commit", "dirty"):  # a comparison's operand may come from another commit
+        own = _RUNS.c.engine.not_in(("compare", "gate", "bisect"))
+        columns[name] = sa.case((own, _ENVIRONMENTS.c[name]))
     columns["payload"] = _OUTCOMES.c.payload
     ids = picked.subquery()
     query: Any = (

@@ -6,7 +6,7 @@ Everything here is a pure function of records, and runs without torch and Triton
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.code.compared_pair import ComparedPair, compared_pairs
+from workbench.code.compared_pair import ComparedPair, compared_pairs, prediction_of
 from workbench.data import verdict
 from workbench.data.energy import energy_of, energy_ratio
 from workbench.data.record import (
@@ -20,7 +20,7 @@ from workbench.data.record import (
     metrics,
 )
 from workbench.data.selection import memory_bound, rate, ridge_of
-from workbench.data.units import unit_of
+from workbench.data.units import quantity, unit_of
 from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import compare as draw
 from workbench.reports.figures import energy
@@ -77,9 +77,8 @@ def conclusion(shown_pairs: Sequence[ComparedPair]) -> str:
         return "Nothing was compared."
     if len(shown_pairs) == 1:
         pair = shown_pairs[0]
-        if pair.verdict is not None:
-            return verdict.sentence(pair.verdict, *pair.names)
-        return f"No verdict: {troubles(pair) or 'an operand has no time'}."
+        missing = f"No verdict: {troubles(pair) or 'an operand has no time'}."
+        return verdict.sentence(pair.verdict, *pair.names) if pair.verdict else missing
     words = [pair.word or "no verdict" for pair in shown_pairs]
     counted = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
     kernels = ", ".join(dict.fromkeys(b.comparison.kernel for b in shown_pairs))
@@ -97,6 +96,9 @@ def operand_rows(pair: ComparedPair, run: Run) -> list[list[str]]:
             rows.append([name, *_cells(outcome, outcome.timing, run)])
         elif outcome is not None and not isinstance(outcome, Record):
             rows.append([name, f"{outcome.stage}: {outcome.reason}"])
+        elif outcome is not None and (known := prediction_of(outcome)):
+            time = f"~{quantity(known.predicted_s, 's')} predicted"
+            rows.append([name, time, *[""] * (len(HEADS) - 2)])
         else:
             rows.append([name, "was not measured"])
     return rows
@@ -142,7 +144,8 @@ def line(pair: ComparedPair) -> list[str]:
     impl = pair.after.case.impl if pair.after else ""
     at = [c.kernel, impl, sizes_text(c.sizes, " "), c.dtype]
     if v is None:
-        return [*at, "", "", "", "", troubles(pair) or "no verdict"]
+        ratio = f"~{pair.predicted_ratio:.4f}" if pair.predicted_ratio else ""
+        return [*at, ratio, "", "", "", troubles(pair) or "no verdict"]
     cycles = f"{v.cycles.middle:.4f}" if v.cycles else "unknown"
     return [*at, f"{v.time.middle:.4f}", energy.span(v.time), cycles, _percent(v.threshold), v.word]
 
@@ -157,9 +160,8 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
     cycles = ("unknown", "the SM clock could not be read")
     if v.cycles is not None:
         cycles = (f"{v.cycles.middle:.4f}", f"95 %: {energy.span(v.cycles)}")
-    rests = "as requested"
-    if v.noise > v.requested_threshold:
-        rests = f"the noise floor; requested {_percent(v.requested_threshold)}"
+    floor = f"the noise floor; requested {_percent(v.requested_threshold)}"
+    rests = floor if v.noise > v.requested_threshold else "as requested"
     return [
         (f"{v.time.middle:.4f}", "ratio in time", f"95 %: {energy.span(v.time)}"),
         (cycles[0], "ratio in cycles", cycles[1]),
@@ -171,9 +173,8 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
 
 def _energy_facts(pair: ComparedPair) -> list[tuple[str, str, str]]:
     ratio = energy_ratio(*map(energy_of, (pair.before, pair.after)))
-    if ratio is None:
-        return []
-    return [(f"{ratio.middle:.4f}", "ratio in energy", f"95 %: {energy.span(ratio)}")]
+    name = "ratio in energy"
+    return [(f"{ratio.middle:.4f}", name, f"95 %: {energy.span(ratio)}")] if ratio else []
 
 
 def _pair_fields(n: int, pair: ComparedPair, run: Run) -> dict[str, Any]:

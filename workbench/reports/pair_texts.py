@@ -25,15 +25,15 @@ def problem_name(pair: ComparedPair) -> str:
 
 
 def impl_name(pair: ComparedPair) -> str:
-    """Return the name of the Impl: `matmul.tiles (tuned)`."""
-    impl = f".{pair.case.impl}" if pair.outcomes else ""
-    return f"{pair.comparison.kernel}{impl}" + " (tuned)" * bool(pair.comparison.tuned)
+    """Return the name of the Impl with sizes and dtype: `matmul.tiles (tuned); M=1 N=64 bf16`."""
+    return config_name(pair, with_config=False)
 
 
-def config_name(pair: ComparedPair) -> str:
+def config_name(pair: ComparedPair, *, with_config: bool = True) -> str:
     """Return the name of the Impl with config, sizes and dtype."""
-    config = label(pair.case.config) if pair.outcomes else ""
-    name = " ".join(filter(None, (impl_name(pair), config)))
+    impl = f".{pair.case.impl}" if pair.outcomes else ""
+    config = f" {label(pair.case.config)}" if pair.outcomes and with_config else ""
+    name = f"{pair.comparison.kernel}{impl}{' (tuned)' * bool(pair.comparison.tuned)}{config}"
     return f"{name}; {sizes_text(pair.comparison.sizes, ' ')} {pair.comparison.dtype}"
 
 

@@ -36,7 +36,8 @@ def text_table(
     for number, head in enumerate(heads):
         to_right = number > 0 if right is None else head in right
         justify: Literal["left", "right"] = "right" if to_right else "left"
-        drawn.add_column(head, justify=justify, overflow="fold", no_wrap=head in whole)
+        lost: Literal["ellipsis", "fold"] = "ellipsis" if head in whole else "fold"
+        drawn.add_column(head, justify=justify, overflow=lost, no_wrap=head in whole)
     for row in rows:
         drawn.add_row(*map(Text, row))
     return drawn

@@ -63,9 +63,8 @@ def changes_of(
     """Return what a run of kind `code` compared, by all that was stored of it."""
     ended_s = max((epoch_of(each.at) for each in (*outcomes, *comparisons)), default=0.0)
     seconds = max(0.0, ended_s - epoch_of(run.started))
-    return CodeChanges(
-        run, compared_pairs(run, outcomes, comparisons), seconds, state != "complete"
-    )
+    pairs = compared_pairs(run, outcomes, comparisons)
+    return CodeChanges(run, pairs, seconds, state != "complete")
 
 
 def page(
@@ -99,8 +98,7 @@ def changes_page(changes: CodeChanges) -> str:
 
 
 def first_word(changes: CodeChanges, pairs: Sequence[ComparedPair]) -> str:
-    """Return the worst word of the page: WRONG before all words of code, of pairs that are
-    ranked."""
+    """Return the worst word of the page, of ranked pairs: WRONG before all words of code."""
     if any(check.state == "wrong" for check in changes.versions.checks):
         return WORDS["wrong"]
     return next((pair.word for pair in pairs), "SAME")

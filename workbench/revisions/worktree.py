@@ -45,12 +45,9 @@ class Repository:
 
     def commit(self, revision: str) -> str | None:
         """Return the whole hash that a revision names; None if it names no commit."""
-        named = f"{revision}^{{commit}}"
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         try:
-            return (
-                _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", named)
-                or None
-            )
+            return _git(self.root, *words) or None
         except WorktreeError:
             return None
 
@@ -59,10 +56,14 @@ class Repository:
         commit."""
         if (result := self.commit(revision)) is not None:
             return result
-        raise WorktreeError(
-            f"{revision!r} names no commit of {self.root}; `git log` lists them, and in a shallow "
-            f"clone it must be fetched first: git fetch origin {revision}."
-        )
+        raise WorktreeError(f"{revision!r} names no commit of {self.title()}.")
+
+    def title(self) -> str:
+        """Return the root and how to list or fetch its commits, for a sentence on a missing one."""
+        if _git(self.root, "rev-parse", "--is-shallow-repository") == "true":
+            fetch = "git fetch --unshallow --tags origin '+refs/heads/*:refs/remotes/origin/*'"
+            return f"{self.root}, which is a shallow clone; fetch the rest: {fetch}"
+        return f"{self.root}; `git log --all` lists those that it has"
 
     def output(self, *arguments: str) -> str:
         """Return the output of a git command that reads this repository. Raises WorktreeError where

@@ -98,7 +98,7 @@ def function_here(function: KernelFunction, trust: bool) -> Any:
         changed = text_hash(kernel) != function.text_hash
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        raise NotRebuilt(f"its file cannot be imported ({lines[-1][:200]})") from None
+        raise NotRebuilt(f"its file cannot be imported ({lines[-1]})") from None
     if not hasattr(kernel, "arg_names"):
         raise NotRebuilt(f"{function.name} of {module} is not a Triton function")
     if changed and not trust:

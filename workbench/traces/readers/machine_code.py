@@ -37,7 +37,7 @@ def read(source: Source) -> NoReturn:
     """Raise ReadError with the remedy."""
     source.fail(
         f"it is {_kind(source)}, and no file of a profiler",
-        "`cuobjdump -sass` and `nvdisasm` show a cubin, `llvm-objdump -d` shows an hsaco",
+        "`workbench code FILE` shows a cubin, hsaco, PTX or AMD assembly, `--against` compares two",
     )
 
 
