@@ -319,9 +319,9 @@ def test_regions_have_the_amounts_of_one_execution():
     ]
 
 
-def tiles(first, each, argument="x", written=False):
+def tiles(first, each, argument="x", what="load"):
     sizes = np.array(each, float)
-    return code_work._Tiles(argument, written, first, first + np.arange(len(sizes)), sizes)
+    return code_work._Tiles(argument, what, first, first + np.arange(len(sizes)), sizes)
 
 
 def test_accesses_of_neighbours_are_one_group():
@@ -329,7 +329,7 @@ def test_accesses_of_neighbours_are_one_group():
     assert one.joins(tiles((1 << 24) - 1, [100, 100])) and not one.joins(tiles(1 << 24, [100, 100]))
     assert one.joins(tiles(8, [101, 101])) and not one.joins(tiles(8, [103, 103]))
     assert not one.joins(tiles(8, [100, 100], "y"))
-    assert not one.joins(tiles(8, [100, 100], written=True))
+    assert not one.joins(tiles(8, [100, 100], what="store"))
 
 
 def test_a_further_access_of_the_same_tiles_counts_as_again():
