@@ -603,6 +603,18 @@ def test_removed_kernels_and_impls_are_listed_and_fail_nothing(place, monkeypatc
     assert "toy.blocks: removed since HEAD" in place.text()
 
 
+@pytest.mark.parametrize("name", ["toy", "game"])
+def test_a_renamed_kernel_is_compared_with_what_it_was(place, monkeypatch, name):
+    """Renamed are the file and, or not, its Spec."""
+    monkeypatch.chdir(place.folder)
+    git(place.folder, "mv", place.kernel.name, "game.py")
+    renamed = place.folder / "game.py"
+    renamed.write_text(renamed.read_text().replace('name="toy"', f'name="{name}"'))
+    assert place.gate("HEAD") == 0
+    assert len(place.comparisons()) == 1
+    assert "left out" not in place.text()
+
+
 module_names = st.sampled_from(["a", "b", "c", "d", "e"])
 
 

@@ -319,6 +319,17 @@ def test_what_changed_is_what_differs_and_what_is_new(place):
     assert Path("toy.py") not in Repository.find(place).changed_since("HEAD"), "it is gone"
 
 
+def test_a_renamed_file_is_found_by_the_name_that_it_had(place):
+    git(place, "mv", "toy.py", "game.py")
+    text = (place / "game.py").read_text()
+    (place / "game.py").write_text(text + "\n# changed\n")
+    (place / "new.py").write_text("pass\n")
+    with Worktrees(Repository.find(place)) as trees:
+        assert trees.file("HEAD~1", Path("game.py")).read_text() == text
+        assert trees.file("HEAD", Path("new.py")) is None
+        assert trees.file(WORKING, Path("toy.py")) is None
+
+
 # Two versions in one process
 
 

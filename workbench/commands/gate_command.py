@@ -196,8 +196,8 @@ class GateCommand:
                 self.console, described.judges, described.changed_impls, options.dtype
             )
             return [
-                (then.name, impl.name, dict(launch.sizes))
-                for then, _ in described.kernels
+                (now.name, impl.name, dict(launch.sizes))
+                for then, now in described.kernels
                 for impl in then.impls
                 for launch in impl.launches
                 if launch.config is not None

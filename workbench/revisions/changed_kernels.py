@@ -59,9 +59,10 @@ class ChangedKernels:
         return [repository.root / f for f in sorted(kernels)]
 
     def list_removed(self) -> None:
-        """List the files that held a kernel at the baseline and do not any more."""
+        """List the files that held a kernel at the baseline and do not any more, under any name."""
         repository, baseline = self.repository, self.baseline
-        gone = repository.removed_since(baseline)
+        renamed = {*repository.renamed_since(baseline).values()}
+        gone = [file for file in repository.removed_since(baseline) if file not in renamed]
         others = set(repository.changed_since(baseline)) - repository.untracked_files()
         gone += [file for file in sorted(others) if not self._may_hold_kernel(file)]
         for file in gone:

@@ -96,6 +96,13 @@ class Repository:
         named = _git(self.root, "diff", *kinds, self.full_hash(revision), "--", "*.py")
         return [Path(name) for name in named.split("\0") if name]
 
+    def renamed_since(self, revision: str) -> dict[Path, Path]:
+        """Return the Python files that a revision has under another name, each with that name, as
+        paths from the root. git tells them by what they have in common."""
+        kinds = ("--find-renames", "--name-status", "--diff-filter=R", "-z")
+        named = _git(self.root, "diff", *kinds, self.full_hash(revision), "--", "*.py").split("\0")
+        return dict(zip(map(Path, named[2::3]), map(Path, named[1::3]), strict=False))
+
     def text_at(self, revision: str, file: Path) -> str:
         """Return the text of a file at a revision, by its path from the root; empty where there was
         none."""
@@ -173,8 +180,9 @@ class Worktrees(Closing):
                 self._remove_one(commit)
 
     def file(self, revision: str, within: Path) -> Path | None:
-        """Return a file of a revision by its path from the root; None if that revision lacks it.
-        Raises WorktreeError for a link that leads nowhere, or to files of the work tree."""
+        """Return a file of a revision by its path from the root, or by the one that it had there
+        before it was renamed; None if that revision lacks it. Raises WorktreeError for a link that
+        leads nowhere, or to files of the work tree."""
         root = self.root(revision)
         path = root / within
         if path.is_symlink() and not path.exists():
@@ -186,7 +194,10 @@ class Worktrees(Closing):
                 f"{within} at {revision} leads to {real} in the work tree, so it is not a file of "
                 "that revision; make the link relative."
             )
-        return path if path.is_file() else None
+        if path.is_file() or revision == WORKING:
+            return path if path.is_file() else None
+        before = self.repository.renamed_since(revision).get(within)
+        return None if before is None else self.file(revision, before)
 
     def close(self) -> None:
         """Remove all checkouts and their entries in the repository. Ctrl-C is deferred to the
