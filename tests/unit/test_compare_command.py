@@ -368,8 +368,9 @@ def test_stored_runs_are_at_best_suspected(place):
     assert place.compare(*runs) == 3, "slower, but only suspected"
     assert "suspected slow" in place.text().lower()
     assert place.compare(runs[0], runs[0]) == 0
-    with pytest.raises(OperandError, match="stored run"):
-        place.compare(runs[0], "blocks")
+    for pair in ((runs[0], "blocks"), ("blocks", runs[0])):
+        with pytest.raises(OperandError, match=f"{runs[0]} is a stored run, and blocks is not"):
+            place.compare(*pair)
 
 
 def test_two_predicted_runs_are_set_beside_each_other_without_a_verdict(place):

@@ -129,6 +129,12 @@ def operands_of(
     text: tuple[str, str], impl: str | None, spec: Spec, repository: Repository | None
 ) -> tuple[Operand, Operand]:
     """Return both operands. `impl` is the value of `--impl`, for revisions. Raises OperandError."""
+    run, other = sorted(text, key=is_run, reverse=True)
+    if is_run(run) and not is_run(other):
+        raise OperandError(
+            f"{run} is a stored run, and {other} is not; name two, as `workbench history` lists "
+            "them."
+        )
     named = Operand() if impl is None else config_operand(impl, spec)
     left, right = (_operand(each, named, spec, repository) for each in text)
     return left, right
@@ -147,8 +153,6 @@ def _unknown_impl(text: str, spec: Spec) -> str:
 
 
 def _operand(text: str, named: Operand, spec: Spec, repository: Repository | None) -> Operand:
-    if is_run(text):
-        raise OperandError(f"{text} is a stored run: compare it with another stored run.")
     if (result := _impl_operand(text, spec)) is not None:
         return result
     if text == WORKING or (repository is not None and repository.commit(text) is not None):
