@@ -66,7 +66,7 @@ def test_what_is_expected_is_the_sum_over_the_trees(each, launches):
 def test_of_a_config_that_the_model_cannot_predict_nothing_is_expected():
     slow_from_two = ([1], [1.5], [-1], [-2], [0.0, 1.0])
     configs = [("rows", {"block": block}) for block in (1, 2, 4)]
-    sizes, us = [{"M": 64}], np.ones((1, 3))
+    sizes, us = [{"M": 64, "N": 64, "K": 64}], np.ones((1, 3))
     trees = trees_of([slow_from_two])
     one = LaunchTimes({"defaults": "kept"}, configs, sizes, ["bf16"], us, trees)
 
@@ -133,6 +133,15 @@ def test_trees_are_told_what_near_sizes_took():
     )
     assert found[0].config["block"] == 2 and found[0].ratio < found[1].ratio
     assert not any(x.has_defaults for x in found)
+
+
+def test_kernels_of_rows_have_the_mean_where_the_model_knows_nothing_of_the_device():
+    slow_by_the_mean = ([0], [0.1], [-1], [-2], [0.0, 1.0])
+    trees = LaunchTrees({}, NEAR, *(np.array([column]) for column in slow_by_the_mean))
+    found = table_of([[3.0, 1.0, 2.0]], trees).expect(
+        "bf16", {"M": 64, "N": 1024}, lambda name, knobs: None
+    )
+    assert [x.config["block"] for x in found] == [2, 4, 1]
 
 
 @pytest.mark.parametrize("kernel", ("matmul", "lora", "q4_k_matmul"))

@@ -81,7 +81,8 @@ class LaunchTimes:
     def expect(self, dtype: str, sizes: Sizes, describe: Describe) -> list[ExpectedLaunch]:
         """Return the configs, those that are expected to be the fastest first; none where sizes
         like these were not measured in numbers as wide, and of trees none that the model cannot
-        predict."""
+        predict. Where it predicts none, as on a device that lacks a figure, kernels of rows have
+        the order of the mean."""
         import numpy as np
 
         mean, octaves = self.mean(dtype, sizes)
@@ -91,6 +92,8 @@ class LaunchTimes:
         expected = mean
         if self.trees is not None:
             expected = expect_by_trees(self.trees, self.describe(describe, mean, octaves))
+            if not (is_product or np.isfinite(expected).any()):
+                expected = mean
         has_defaults = self.metadata.get("defaults") == "kept"
         return [
             ExpectedLaunch(*self.configs[n], math.exp(expected[n]), has_defaults)
