@@ -49,7 +49,7 @@ from workbench.reports.figures.shapes import (
     segment,
     svg,
 )
-from workbench.reports.roofline import page
+from workbench.reports.roofline import page, sentence
 
 DRAM, PEAK, LAUNCH, EAGER, CACHE = 4.3e12, 780e12, 0.8e-6, 3.2e-6, 6.4e12
 
@@ -373,6 +373,14 @@ def test_hot_and_predicted_times_are_points_of_their_own():
     assert sheet.points[2].limit.sentence.startswith("Predicted: ")
     shares = [p.share_of_time for p in sheet.points]
     assert sum(shares[:2]) == pytest.approx(1) and shares[2] == 1
+
+
+def test_what_has_most_to_gain_is_told_with_its_device_among_several():
+    run = run_of()
+    one, other = record(run, time_s=40e-6), record(run, time_s=90e-6)
+    assert " on " not in sentence(sheet_of([RunWithOutcomes(run, [one])]))
+    there = replace(other, case=replace(other.case, device="h100"), key="another")
+    assert " on h100 has most to gain" in sentence(sheet_of([RunWithOutcomes(run, [one, there])]))
 
 
 def test_arrows_of_a_measurement_and_of_a_comparison():

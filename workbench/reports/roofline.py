@@ -120,6 +120,7 @@ def sentence(sheet: Sheet) -> str:
     about = "is predicted to have" if most.regime == "predicted" else "has"
     case = most.record.case
     at = f" at {most.sizes}" if most.sizes else ""
+    at += f" on {case.device}" if len({p.record.case.device for p in best}) > 1 else ""
     whole = duration(most.load.time_s)
     return f"{start}. {case.kernel}{at} {about} most to gain: {gain} of {whole}."
 
