@@ -115,7 +115,7 @@ def describe(kernel: str, table: LaunchTimes, n: int) -> dict[int, dict[str, flo
     def features(name: str, knobs: Mapping[str, int]) -> dict[str, float] | None:
         return launch_features(impls[name], impls[name].config(**knobs), device, dtype, sizes)
 
-    described = table.describe(features, *table.mean(dtype, sizes))
+    described = table.describe_launches(features, *table.mean(dtype, sizes))
     return {c: one for c, one in enumerate(described) if one is not None}
 
 

@@ -797,7 +797,7 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
     result = sampled.discover_sample(*given, use is not None, declared)
     assert result.odd == ({} if use is None else {"y": use}) and result.outputs == ("y",)
     clean = use is not None or not ("read_first" in more or declared)
-    assert result.twice == ((f"y {sampled.SUM}",) if more.get("atomics") else ())
+    assert result.notes == ((f"y {sampled.SUM}",) if more.get("atomics") else ())
     assert result.initial == {"y": "nothing" if clean else "zeros"} and result.repeat_reason
     assert torch.load(tmp_path / call.PROBES) == {"y": [1, 3]}
     if use is None:

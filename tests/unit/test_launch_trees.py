@@ -125,10 +125,11 @@ def test_the_mean_leaves_out_what_it_is_told_to():
     assert one.mean("fp32", one.sizes[1])[1] == math.inf
 
 
+SLOW_BY_THE_MEAN = ([0], [0.1], [-1], [-2], [0.0, 1.0])
+
+
 def test_trees_are_told_what_near_sizes_took():
-    slow_by_the_mean = ([0], [0.1], [-1], [-2], [0.0, 1.0])
-    trees = LaunchTrees({}, NEAR, *(np.array([column]) for column in slow_by_the_mean))
-    found = table_of([[3.0, 1.0, 2.0]], trees).expect(
+    found = table_of([[3.0, 1.0, 2.0]], trees_of([SLOW_BY_THE_MEAN], NEAR)).expect(
         "bf16", {"M": 64, "N": 1024}, lambda name, knobs: {"log time": float(knobs["block"])}
     )
     assert found[0].config["block"] == 2 and found[0].ratio < found[1].ratio
@@ -136,9 +137,7 @@ def test_trees_are_told_what_near_sizes_took():
 
 
 def test_kernels_of_rows_have_the_mean_where_the_model_knows_nothing_of_the_device():
-    slow_by_the_mean = ([0], [0.1], [-1], [-2], [0.0, 1.0])
-    trees = LaunchTrees({}, NEAR, *(np.array([column]) for column in slow_by_the_mean))
-    found = table_of([[1.5, 1.0, 1.2]], trees).expect(
+    found = table_of([[1.5, 1.0, 1.2]], trees_of([SLOW_BY_THE_MEAN], NEAR)).expect(
         "bf16", {"M": 64, "N": 1024}, lambda name, knobs: None
     )
     assert [x.config["block"] for x in found] == [2, 4, 1]

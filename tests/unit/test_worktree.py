@@ -12,6 +12,7 @@ from nightly import at_night
 
 from workbench import catalog
 from workbench.catalog.source import load_kernel
+from workbench.revisions.commits import Commits
 from workbench.revisions.worktree import WORKING, Repository, WorktreeError, Worktrees
 
 pytestmark = pytest.mark.unit
@@ -328,6 +329,24 @@ def test_a_renamed_file_is_found_by_the_name_that_it_had(place):
         assert trees.file("HEAD~1", Path("game.py")).read_text() == text
         assert trees.file("HEAD", Path("new.py")) is None
         assert trees.file(WORKING, Path("toy.py")) is None
+
+
+def test_commits_before_a_rename_touch_the_file_too(place):
+    """What the site lists between two measured commits."""
+    git(place, "reset", "-q", "--hard")
+    hashes = [git(place, "rev-parse", "HEAD").strip()]
+    for command in (("rm", "-q", "scale.py"), ("mv", "toy.py", "game.py")):
+        if command[0] == "mv":
+            (place / "toy.py").write_text((place / "toy.py").read_text() + "\n# changed\n")
+            git(place, "commit", "-qam", "touched")
+        git(place, *command)
+        git(place, "commit", "-qam", command[0])
+        hashes.append(git(place, "rev-parse", "HEAD").strip())
+    commits = Commits.read(Repository.find(place), hashes)
+    between = commits.interval(hashes[0], hashes[-1], "game.py")
+    touched = {one.subject: one.touches for one in between.commits}
+    assert touched == {"rm": False, "touched": True, "mv": True}
+    assert "2 insertions" in between.file and "deletion" not in between.file
 
 
 # Two versions in one process

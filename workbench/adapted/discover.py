@@ -72,7 +72,7 @@ class Discovered:
     odd: Mapping[str, OutputUse] = field(default_factory=dict)
     mantissa_bits: int | None = None  # bits of the mantissa to which it rounds operands of products
     # equal values that two programs write; outputs that are not checked, as sums of some programs
-    twice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def discover(
@@ -134,8 +134,8 @@ def discover(
     read = [n for n in call.tensors if initial.get(n, "values") != "nothing"]
     unmoved = _second(launch, read, compared, folder)
     rounded = RoundedProducts.bits
-    twice = tuple(launch.twice)
-    return Discovered(tuple(compared), initial, first, skipped, unmoved, odd, rounded, twice)
+    notes = tuple(launch.twice)
+    return Discovered(tuple(compared), initial, first, skipped, unmoved, odd, rounded, notes)
 
 
 def passed_twice(call: Call) -> list[str]:

@@ -455,7 +455,7 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
         )
     for name, use in result.odd.items():
         notes.append(f"of its first config: {use.sentence(call.name, name)}")
-    notes += result.twice
+    notes += result.notes
     if result.mantissa_bits:
         loose = _loosen(EXACT, result.mantissa_bits)
         of = f"{loose.relative:.2g}, and {loose.rms_share:.2g} of the rms"

@@ -91,7 +91,7 @@ class LaunchTimes:
             return []
         expected = mean
         if self.trees is not None:
-            expected = expect_by_trees(self.trees, self.describe(describe, mean, octaves))
+            expected = expect_by_trees(self.trees, self.describe_launches(describe, mean, octaves))
             if not (is_product or np.isfinite(expected).any()):
                 expected = mean
         has_defaults = self.metadata.get("defaults") == "kept"
@@ -140,7 +140,7 @@ class LaunchTimes:
         logs = np.log(self.us / np.nanmin(self.us, axis=1, keepdims=True))
         return np.where(np.isnan(logs), UNTIMED, np.minimum(logs, MOST))
 
-    def describe(
+    def describe_launches(
         self, describe: Describe, mean: NDArray[np.float64], octaves: float
     ) -> list[dict[str, float] | None]:
         """Return the features of each config's launch, for trees; None where the model cannot

@@ -24,7 +24,7 @@ def problem_name(pair: ComparedPair) -> str:
     return f"{c.kernel} {impl}, {sizes_text(c.sizes, ' ')}, {c.dtype}"
 
 
-def impl_name(pair: ComparedPair) -> str:
+def name_with_sizes(pair: ComparedPair) -> str:
     """Return the name of the Impl with sizes and dtype: `matmul.tiles (tuned); M=1 N=64 bf16`."""
     return config_name(pair, with_config=False)
 

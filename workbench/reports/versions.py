@@ -23,9 +23,9 @@ from workbench.reports import render
 from workbench.reports.pair_texts import (
     MEANINGS,
     config_name,
-    impl_name,
     is_predicted,
     measured_text,
+    name_with_sizes,
     what_changed,
 )
 from workbench.reports.tables import Columns, table
@@ -250,7 +250,7 @@ COLUMNS: Columns = (
 # of a terminal: without shared memory and instruction mix; without the config, too; and without the
 # reasons, for the narrowest, with the ratio of the predicted times
 WIDEST = (*COLUMNS[:5], *COLUMNS[6:11])
-WIDE = (COLUMNS[0], (KERNEL, impl_name), *WIDEST[2:])
+WIDE = (COLUMNS[0], (KERNEL, name_with_sizes), *WIDEST[2:])
 _SHORT = {"scratch, B": "scratch", "occupancy, %": "occup. %"}
 NARROW: Columns = (
     *((_SHORT.get(head, head), cell) for head, cell in WIDE[:7]),

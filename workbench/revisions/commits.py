@@ -85,8 +85,10 @@ class Commits:
             stat = ""
             if file and self._holds(new, file):
                 ask = partial(self.repository.output, "--literal-pathspecs")
-                touching = set(ask("rev-list", span, "--", file).split())
-                stat = ask("diff", "--shortstat", old, new, "--", file)
+                before = self.repository.renamed_since(old, new).get(Path(file))
+                names = (file, str(before)) if before else (file,)
+                touching = set(ask("rev-list", span, "--", *names).split())
+                stat = ask("diff", "--shortstat", "--find-renames", old, new, "--", *names)
                 stat = f"{file}: {stat.strip() or 'not changed'}"
         except WorktreeError:
             return Between()

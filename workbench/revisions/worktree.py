@@ -96,11 +96,14 @@ class Repository:
         named = _git(self.root, "diff", *kinds, self.full_hash(revision), "--", "*.py")
         return [Path(name) for name in named.split("\0") if name]
 
-    def renamed_since(self, revision: str) -> dict[Path, Path]:
-        """Return the Python files that a revision has under another name, each with that name, as
-        paths from the root. git tells them by what they have in common."""
+    def renamed_since(self, revision: str, *to: str) -> dict[Path, Path]:
+        """Return the Python files of the work tree, or of another commit, that a revision has under
+        another name, each with that name, as paths from the root. git tells them by what they have
+        in common."""
         kinds = ("--find-renames", "--name-status", "--diff-filter=R", "-z")
-        named = _git(self.root, "diff", *kinds, self.full_hash(revision), "--", "*.py").split("\0")
+        named = _git(self.root, "diff", *kinds, self.full_hash(revision), *to, "--", "*.py").split(
+            "\0"
+        )
         return dict(zip(map(Path, named[2::3]), map(Path, named[1::3]), strict=False))
 
     def text_at(self, revision: str, file: Path) -> str:
