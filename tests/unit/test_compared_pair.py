@@ -25,6 +25,7 @@ from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
 from workbench.reports.compare import line, operand_rows
+from workbench.reports.compare import page as compare_page
 from workbench.reports.pair_texts import MEANINGS, reasons
 from workbench.reports.versions import (
     NARROW,
@@ -229,6 +230,10 @@ def test_predicted_operands_have_their_times_and_ratio_on_the_page():
     cells = [row[1] for row in operand_rows(pair, run)]
     assert cells == ["~1 ms predicted", "~2 ms predicted"] and line(pair)[4] == "~2.0000"
     assert operand_rows(timeless, run)[0][1] == "was not measured" and line(timeless)[4] == ""
+    told = compare_page(run, [pair.before, pair.after], [pair.comparison])
+    table = told.partition('h-operands">')[2].partition("</table>")[0]
+    assert ">time</th>" in table and "~2 ms predicted</td>" in table
+    assert "colspan" not in table, "reasons span the row, and are red"
 
 
 def test_another_config_is_named():

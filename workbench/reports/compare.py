@@ -192,8 +192,11 @@ def _pair_fields(n: int, pair: ComparedPair, run: Run) -> dict[str, Any]:
         "name": problem_name(pair),
         "word": pair.word or "no verdict",
         "reason": reasons(pair),
-        "heads": [HEADS[c] for c in columns],
-        "rows": [[row[c] for c in columns] if len(row) == len(HEADS) else row for row in rows],
+        "heads": [HEADS[c] if pair.timings or c != 1 else "time" for c in columns],
+        "rows": [
+            ([row[c] for c in columns], False) if len(row) == len(HEADS) else (row, True)
+            for row in rows  # cells, or a reason in their place
+        ],
         "unstable": not all(t.stable for t in pair.timings),
         "figures": figures,
         "names": pair.names,
